@@ -1,0 +1,52 @@
+# Every target sets up what it needs in .venv, so a fresh clone needs only Python 3.11+ and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# Torch by exact version and first: a bare requirement would pull several GB of CUDA packages.
+TORCH := torch==2.13.0
+TRANSFORMERS := "transformers>=5.5.3,<5.11,!=5.6.*"
+
+.PHONY: demo test lint test-integration test-slow test-gpu test-soak coverage benchmark clean
+
+$(VENV)/.core: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.integration: $(VENV)/.dev
+	$(PIP) $(TORCH)
+	$(PIP) "trl==1.16.*" $(TRANSFORMERS) $(TORCH) "numpy>=2"
+	$(PIP) --no-deps verl==0.9.1
+	$(PIP) packaging "numpy>=2" ray "tensordict>=0.8,<=0.10,!=0.9" hydra-core $(TRANSFORMERS) codetiming $(TORCH)
+	touch $@
+
+demo: $(VENV)/.core  ## diagnose one bundled example run per verdict
+	$(BIN)/equipoise demo
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: $(VENV)/.dev lint  ## everything that needs no trainer, server or GPU
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not integration and not slow and not gpu and not soak and not network"
+
+test-integration: $(VENV)/.integration  ## real TRL and verl on CPU
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests/integration
+
+test-slow: $(VENV)/.dev  ## minutes of simulation
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
+
+test-gpu: $(VENV)/.dev  ## needs a GPU
+	$(BIN)/python -m pytest -m gpu || test $$? = 5
+
+test-soak: $(VENV)/.dev  ## hours of load
+	$(BIN)/python -m pytest -m soak || test $$? = 5
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

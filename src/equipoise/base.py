@@ -1,0 +1,189 @@
+"""The nouns that pass between rooms. Frozen; a field that was not measured is `None`, never 0 or ''."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Outcome = Literal["right", "wrong", "unparsable", "timeout", "error"]
+Finish = Literal["stop", "length", "tool", "error", "confidence", "consensus", "budget", "cancelled"]
+Prompt = str | Sequence[Mapping[str, Any]]  # plain text, or chat messages {role, content}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer read out of a text, in canonical form: equal answers are equal strings."""
+
+    text: str
+    span: tuple[int, int] | None = None  # where it stood in the text, in characters
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    id: str
+    env: str | None
+    prompt: Prompt
+    reference: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model produced. Token lists are `array.array`, which numpy reads without a copy."""
+
+    text: str | None
+    thinking: str | None = None
+    n_tokens: int | None = None  # the backend's count
+    finish: Finish | None = None
+    token_ids: array[int] | None = None
+    token_texts: tuple[str, ...] | None = None
+    logprobs: array[float] | None = None  # of the sampled tokens, under the policy that sampled them
+    entropies: array[float] | None = None  # nats
+    token_confidences: array[float] | None = None
+    tool_calls: tuple[Mapping[str, Any], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What a checker or judge said of one completion."""
+
+    answer: Answer | None
+    outcome: Outcome | None
+    reward: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    feedback: str | None = None
+    confidence: float | None = None  # stated by the model, 0 to 1
+    format_ok: bool | None = None
+
+    @property
+    def correct(self) -> bool | None:
+        """True for right, False for wrong and unparsable, None where the checker itself failed."""
+        return {"right": True, "wrong": False, "unparsable": False}.get(self.outcome or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One completion in its place in a run: the row of the record."""
+
+    run_id: str
+    split: str | None
+    step: int | None
+    group_id: str | None
+    sample_index: int | None
+    problem: Problem
+    completion: Completion
+    grade: Grade
+    budget: int | None = None
+    strategy: str | None = None
+    advantage: float | None = None
+    loss_mask: array[int] | None = None
+    logprobs_train: array[float] | None = None
+    logprobs_ref: array[float] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One number with its interval. `value` None: not measurable, and `missing` says what would supply it."""
+
+    name: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None  # independent units behind it: prompts, unless `how` says otherwise
+    at: Mapping[str, Any] = field(default_factory=dict)  # step, k, budget, arm, token, …
+    how: str = ""  # estimator and interval method, in words
+    missing: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"at": dict(self.at)}
+
+    @property
+    def width(self) -> float | None:
+        return None if self.low is None or self.high is None else self.high - self.low
+
+
+Loop = Literal["training", "inference"]
+Severity = Literal["failing", "watch", "ok", "unclear"]
+Verdict = Literal[
+    "healthy",
+    "training-time entropy collapse",
+    "inference-time variance inflation",
+    "both",
+    "not enough data",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An estimate read against its rule."""
+
+    estimate: Estimate
+    name: str  # of the rule
+    loop: Loop
+    severity: Severity
+    reading: str  # one sentence made from the numbers
+    strength: float  # how far the value is from the rule's limit, in standard errors; 0 where no interval is known
+
+    def to_dict(self) -> dict[str, Any]:
+        number = self.estimate
+        return {
+            "name": self.name,
+            "loop": self.loop,
+            "severity": self.severity,
+            "value": number.value,
+            "low": number.low,
+            "high": number.high,
+            "n": number.n,
+            "reading": self.reading,
+            "measure": number.name,
+            "at": dict(number.at),
+            "how": number.how,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Prescription:
+    """One next action. `settings` has every host's exact keys, None where a host has no such setting."""
+
+    method: str | None  # None: nothing to change
+    why: str
+    settings: Mapping[str, Mapping[str, Any] | None]
+    lines: tuple[str, ...] = ()  # the same, as a person would paste them
+    next_round: tuple[str, ...] = ()  # what the next training or serving round should change too
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"settings": {host: None if s is None else dict(s) for host, s in self.settings.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The verdict on a run, with the evidence it stands on and what would change it."""
+
+    verdict: Verdict
+    confidence: float | None  # None where the verdict is "not enough data"
+    use: str
+    findings: tuple[Finding, ...]
+    missing: tuple[str, ...]
+    would_change: tuple[str, ...]
+    prescription: Prescription
+    n_prompts: int
+    n_rollouts: int
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema": "equipoise.diagnose/1",
+            "verdict": self.verdict,
+            "confidence": self.confidence,
+            "use": self.use,
+            "n_prompts": self.n_prompts,
+            "n_rollouts": self.n_rollouts,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "missing": list(self.missing),
+            "would_change": list(self.would_change),
+            "prescription": self.prescription.to_dict(),
+            "warnings": list(self.warnings),
+        }

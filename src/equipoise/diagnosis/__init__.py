@@ -1,0 +1,1 @@
+"""Estimates → findings → verdict → prescription, as one table of rules."""
