@@ -1,0 +1,1 @@
+"""All that is read out of a string: answers and their one form, thinking, planning spans, degenerate patterns, formats."""
