@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Outcome = Literal["right", "wrong", "unparsable", "timeout", "error"]
+# What an outcome says of an answer; it says nothing where the checker itself failed.
+CORRECT: Mapping[str | None, bool] = {"right": True, "wrong": False, "unparsable": False}
 Finish = Literal["stop", "length", "tool", "error", "confidence", "consensus", "budget", "cancelled"]
 Prompt = str | Sequence[Mapping[str, Any]]  # plain text, or chat messages {role, content}
 
@@ -60,7 +62,7 @@ class Grade:
     @property
     def correct(self) -> bool | None:
         """True for right, False for wrong and unparsable, None where the checker itself failed."""
-        return {"right": True, "wrong": False, "unparsable": False}.get(self.outcome or "")
+        return CORRECT.get(self.outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Estimate:
 
 
 Loop = Literal["training", "inference"]
-Severity = Literal["failing", "watch", "ok", "unclear"]
+Severity = Literal["failing", "watch", "ok", "unclear", "info"]  # info: a number that no rule reads
 Verdict = Literal[
     "healthy",
     "training-time entropy collapse",
@@ -121,11 +123,12 @@ class Finding:
     """An estimate read against its rule."""
 
     estimate: Estimate
-    name: str  # of the rule
+    name: str  # of the rule, or of the number itself
     loop: Loop
     severity: Severity
     reading: str  # one sentence made from the numbers
     strength: float  # how far the value is from the rule's limit, in standard errors; 0 where no interval is known
+    interval: str | None = None  # in the unit of the reading
 
     def to_dict(self) -> dict[str, Any]:
         number = self.estimate
