@@ -29,7 +29,7 @@ _PUBLIC = {
     "UsageError": "equipoise.errors:UsageError",
 }
 
-__all__ = list(_PUBLIC)  # noqa: PLE0604
+__all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -40,31 +41,44 @@ def judge(estimates: Mapping[str, Sequence[Estimate]], *, use: str, k: int) -> J
     states: dict[Loop, State] = {
         loop: loop_state(r for r in reads if r.rule.loop == loop) for loop in ("training", "inference")
     }
-    verdict = _verdict(states)
+    verdict = _verdict(states, reads)
     return Judgement(verdict, _confidence(verdict, states, reads), states, reads)
 
 
 def read_rule(rule: Rule, estimates: Iterable[Estimate], k: int) -> Read:
     """The finding of the first estimate that the rule asks for and that has a value."""
-    found = list(estimates)
+    found = [e for e in estimates if rule.problems is None or e.at.get("problems") == rule.problems]
     missing: str | None = None
     for pattern in rule.estimates:
-        name = pattern.format(k=k)
-        for number in found:
-            if number.name != name or (rule.problems is not None and number.at.get("problems") != rule.problems):
-                continue
-            if number.value is None:
-                missing = missing or number.missing
-                continue
-            return Read(rule, _finding(rule, number, k), None)
+        named = [number for number in found if number.name == pattern.format(k=k)]
+        measured = [number for number in named if number.value is not None]
+        if measured:
+            return Read(rule, _finding(rule, min(measured, key=preference), k), None)
+        missing = missing or next((number.missing for number in named if number.missing), None)
     return Read(rule, None, missing or rule.supply)
 
 
+def preference(number: Estimate) -> tuple[bool, bool, int]:
+    """Of several conditions: one that is no point of a budget sweep, an evaluation before training, the one with most problems."""
+    return number.at.get("budget") is not None, number.at.get("split") == "train", -(number.n or 0)
+
+
 def _finding(rule: Rule, number: Estimate, k: int) -> Finding:
-    assert number.value is not None
     severity, strength = _severity(rule, number)
-    reading = rule.reading.format(value=number.value, low=number.low, high=number.high, n=number.n, k=k)
-    return Finding(number, rule.name, rule.loop, severity, reading, strength)
+    reading, interval = spell(rule.reading, number, k)
+    return Finding(number, rule.name, rule.loop, severity, reading, strength, interval)
+
+
+_UNIT = re.compile(r"\{value(:[^}]*)\}")
+
+
+def spell(reading: str, number: Estimate, k: int) -> tuple[str, str | None]:
+    """The sentence with its number in place, and the interval written as that number is."""
+    unit = _UNIT.search(reading)
+    assert unit is not None
+    written = f"{{low{unit[1]}}} to {{high{unit[1]}}}"
+    interval = None if number.low is None or number.high is None else written.format(low=number.low, high=number.high)
+    return reading.format(value=number.value, k=k), interval
 
 
 def _severity(rule: Rule, number: Estimate) -> tuple[Severity, float]:
@@ -91,17 +105,16 @@ def loop_state(reads: Iterable[Read]) -> State:
     found = _deciding(reads)
     if any(finding.severity == "failing" for finding in found):
         return "failing"
-    leaning = any(
-        r.rule.weight == "outcome" and r.finding is not None and _leans_past(r.rule, r.finding) for r in reads
-    )
-    return "ok" if found and not leaning else "unknown"
+    return "ok" if found and not any(_leans(read, past=read.rule.limit) for read in reads) else "unknown"
 
 
-def _leans_past(rule: Rule, finding: Finding) -> bool:
-    """Unclear, with its value past the limit: more data may well turn it into a failure."""
+def _leans(read: Read, *, past: float) -> bool:
+    """An outcome that is unclear, with its value on the harmful side of `past`: more data may well turn it into a failure."""
+    rule, finding = read.rule, read.finding
+    if rule.weight != "outcome" or finding is None or finding.severity != "unclear" or finding.estimate.value is None:
+        return False
     value = finding.estimate.value
-    past = value is not None and (value <= rule.limit if rule.harm_is_down else value >= rule.limit)
-    return finding.severity == "unclear" and past
+    return value != rule.neutral and (value <= past if rule.harm_is_down else value >= past)
 
 
 def _deciding(reads: Sequence[Read]) -> list[Finding]:
@@ -117,7 +130,8 @@ def _deciding(reads: Sequence[Read]) -> list[Finding]:
     return []
 
 
-def _verdict(states: Mapping[Loop, State]) -> Verdict:
+def _verdict(states: Mapping[Loop, State], reads: Sequence[Read]) -> Verdict:
+    """One ok loop is enough for healthy, unless the other was measured too, leans towards harm, and is not known."""
     failing = [loop for loop, state in states.items() if state == "failing"]
     if len(failing) == 2:
         return "both"
@@ -125,7 +139,8 @@ def _verdict(states: Mapping[Loop, State]) -> Verdict:
         return "training-time entropy collapse"
     if failing == ["inference"]:
         return "inference-time variance inflation"
-    return "healthy" if "ok" in states.values() else "not enough data"
+    open_end = any(states[read.rule.loop] == "unknown" and _leans(read, past=read.rule.neutral) for read in reads)
+    return "healthy" if "ok" in states.values() and not open_end else "not enough data"
 
 
 def _confidence(verdict: Verdict, states: Mapping[Loop, State], reads: Sequence[Read]) -> float | None:

@@ -43,7 +43,7 @@ class Rule:
     measure: str
     estimates: tuple[str, ...]
     limit: float
-    reading: str  # {value}, {low}, {high}, {n}, {k} are filled in
+    reading: str  # {value} and {k} are filled in
     supply: str  # what to give when nothing was measured
     neutral: float = 0.0
     problems: str | None = None  # read the estimate for this class of problems

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from equipoise.base import Diagnosis, Finding, Verdict
+from equipoise.diagnosis import headlines, rules
 from equipoise.diagnosis.judge import Judgement, judge
 from equipoise.diagnosis.prescribe import prescribe
-from equipoise.diagnosis.rules import MEASURES, USES, Rule
+from equipoise.diagnosis.rules import USES, Rule
 from equipoise.errors import UsageError, unknown_name
-from equipoise.measures.evidence import Evidence, Options, collect
-from equipoise.measures.prompts import PromptCounts, late_rows
+from equipoise.measures.depth import common_depth
+from equipoise.measures.evidence import Options, collect
 from equipoise.measures.table import estimate
 from equipoise.rollouts.readers.table import Source, open_source
 
@@ -47,8 +48,8 @@ def diagnose(
 ) -> Diagnosis:
     """Which loop fails, how sure that is, and what to change.
 
-    `use`: "answer" judges one sample per problem, "vote" a majority of k, "search" any of k. `k`: default the most
-    samples that nearly all problems have.
+    `use`: "answer" judges one sample per problem, "vote" a majority of k, "search" any of k. `k`: default half
+    of the samples that nearly all problems have.
     """
     if use not in USES:
         raise unknown_name("use", use, USES)
@@ -59,9 +60,12 @@ def diagnose(
     options = Options(solved_at=solved_at, seed=seed)
     evidence = collect(run, options=options, progress=progress)
     against = None if base is None else collect(base, options=options)
-    depth = k or _common_depth(evidence, against)
+    depth = k or common_depth(each.answers for each in (evidence, against) if each is not None)
     options = Options(k=tuple(sorted({1, depth})), solved_at=solved_at, seed=seed)
-    found = judge(estimate(MEASURES, evidence, baseline=against, options=options), use=use, k=depth)
+    numbers = estimate(
+        dict.fromkeys((*rules.MEASURES, *headlines.MEASURES)), evidence, baseline=against, options=options
+    )
+    found = judge(numbers, use=use, k=depth)
     warnings = [*run.warnings.lines(), *evidence.notes()]
     if base is not None and against is not None:
         warnings += [f"baseline: {line}" for line in (*base.warnings.lines(), *against.notes())]
@@ -69,27 +73,14 @@ def diagnose(
         verdict=found.verdict,
         confidence=found.confidence,
         use=use if use == "answer" else f"{use}, k = {depth}",
-        findings=_ordered(found),
+        findings=(*_ordered(found), *headlines.show_headlines(numbers, k=depth)),
         missing=_missing(found),
         would_change=_would_change(found),
-        prescription=prescribe(found, evidence, use=use),
+        prescription=prescribe(found, numbers),
         n_prompts=evidence.n_prompts,
         n_rollouts=len(evidence.answers),
         warnings=tuple(warnings),
     )
-
-
-def _common_depth(*evidences: Evidence | None) -> int:
-    """The largest power of two that nine problems in ten have as many judged rollouts for, in every run."""
-    depths = []
-    for evidence in evidences:
-        if evidence is None or not len(evidence.answers):
-            continue
-        drawn = PromptCounts.of(evidence.answers.take(late_rows(evidence.answers))).total_P
-        if len(drawn):
-            depths.append(int(sorted(drawn)[len(drawn) // 10]))
-    deepest = max(1, min(depths, default=1))
-    return 2 ** (deepest.bit_length() - 1)
 
 
 _ORDER = {"failing": 0, "watch": 1, "ok": 2, "unclear": 3}
@@ -112,26 +103,27 @@ def _ordered(found: Judgement) -> tuple[Finding, ...]:
 
 
 def _missing(found: Judgement) -> tuple[str, ...]:
-    """What would let the rules that found nothing speak; each thing once."""
-    lines = [f"{read.rule.loop} loop: {read.missing}" for read in found.reads if read.finding is None and read.missing]
+    """What would let each loop be judged: for an unknown one all that could decide it, for the other what is still open."""
+    lines = []
     for loop, state in found.states.items():
-        unclear = [
-            r for r in found.reads if r.rule.loop == loop and r.finding is not None and r.finding.severity == "unclear"
-        ]
-        if state == "unknown" and unclear:
-            names = ", ".join(f"{r.rule.name} (n = {r.finding.estimate.n})" for r in unclear if r.finding is not None)
-            lines.append(f"{loop} loop: more problems, the intervals are too wide to tell: {names}")
+        mine = [read for read in found.reads if read.rule.loop == loop and read.rule.weight != "sign"]
+        lines += [f"{loop} loop: {read.missing}" for read in mine if read.finding is None and state == "unknown"]
+        wide = [read.finding for read in mine if read.finding is not None and read.finding.severity == "unclear"]
+        if wide and state == "unknown":
+            seen = ", ".join(
+                f"{finding.name}: {finding.interval or 'no interval'}, n = {finding.estimate.n}" for finding in wide
+            )
+            lines.append(f"{loop} loop: more problems; the intervals are too wide to tell ({seen})")
     return tuple(dict.fromkeys(lines))
 
 
 def _would_change(found: Judgement) -> tuple[str, ...]:
-    """For each rule that decided: the number at which the verdict would turn."""
-    lines = []
-    for read in found.reads:
-        finding = read.finding
-        if finding is None or read.rule.weight == "sign" or finding.severity == "unclear":
-            continue
-        limit = f"{read.rule.limit:+.0%}"
-        past = "past" if finding.severity != "failing" else "short of"
-        lines.append(f"{finding.estimate.name} {past} {limit} (now {finding.estimate.value:+.1%})")
+    """For each rule that the verdict stands on: where its number is, and where the verdict would turn."""
+    healthy = "failing" not in found.states.values()
+    wanted = ("ok", "watch") if healthy else ("failing",)
+    lines = [
+        f"{read.finding.reading}; the verdict turns at {read.rule.limit:+.0%}"
+        for read in found.reads
+        if read.finding is not None and read.finding.severity in wanted and read.rule.weight != "sign"
+    ]
     return tuple(dict.fromkeys(lines))

@@ -1,0 +1,1 @@
+"""Estimators with intervals. One pass over a run fills mergeable tables; every measure reads those."""
