@@ -24,7 +24,9 @@ def imports_of(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [f"{node.module}.{alias.name}" if node.module == "equipoise" else node.module for alias in node.names]
+            names = [
+                f"{node.module}.{alias.name}" if node.module == "equipoise" else node.module for alias in node.names
+            ]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:

@@ -28,7 +28,9 @@ INFERENCE: tuple[Method, ...] = (
         target="equipoise.infer.vote:Majority",
         settings={"n": 16},
         paper="2203.11171",
+        hosts={"openai": {}},
         traps=(
+            "an OpenAI-compatible server draws the n completions; the vote over them is the client's",
             "completions without an answer abstain; they must never form a class of their own",
             "on problems where the wrong answer leads, more votes make it surer",
         ),

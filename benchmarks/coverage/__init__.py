@@ -1,0 +1,1 @@
+"""How often our 95 % intervals hold the truth, in simulated runs whose truth is known."""

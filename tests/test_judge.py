@@ -1,0 +1,58 @@
+"""When an unclear loop keeps a run from being called healthy, and which k a run is judged at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from equipoise.base import Estimate
+from equipoise.diagnosis.judge import judge
+from equipoise.diagnosis.verdict import diagnose
+from equipoise.lab.synthetic import World
+from equipoise.lab.synthetic_run import make_baseline, make_run
+
+
+def estimates(**values: tuple[float, float | None, float | None, int]) -> dict[str, list[Estimate]]:
+    """By measure: pass@8 against the baseline, and the loss at the largest budget."""
+    names = {"passk": "pass@8_vs_baseline", "budget": "overthinking_loss"}
+    return {measure: [Estimate(names[measure], *number)] for measure, number in values.items()}
+
+
+KEPT = (0.02, -0.01, 0.05, 100)  # surely short of a loss of 5 %
+
+
+@pytest.mark.parametrize(
+    ("budget", "verdict"),
+    [
+        ((-0.01, -0.03, 0.01, 100), "healthy"),  # surely short of the limit of −4 %
+        ((-0.03, -0.07, 0.01, 100), "not enough data"),  # may be past it, and leans there
+        ((0.0, None, None, 100), "healthy"),  # the largest budget is the best; nothing speaks of harm
+        ((0.02, -0.05, 0.09, 100), "healthy"),  # wide, but on the good side
+        ((-0.08, -0.12, -0.04, 8), "not enough data"),  # too few problems to be read, and bad
+        ((-0.08, -0.12, -0.04, 100), "inference-time variance inflation"),
+    ],
+)
+def test_a_loop_that_leans_towards_harm_and_is_not_known_is_no_healthy_run(budget, verdict):
+    assert judge(estimates(passk=KEPT, budget=budget), use="search", k=8).verdict == verdict
+
+
+def test_a_loop_that_was_not_measured_does_not_count_against_the_other():
+    found = judge(estimates(passk=KEPT), use="search", k=8)
+    assert (found.verdict, found.states["inference"]) == ("healthy", "unknown")
+    alone = judge(estimates(budget=(-0.08, -0.12, -0.04, 100)), use="search", k=8)
+    assert (alone.verdict, alone.states["training"]) == ("inference-time variance inflation", "unknown")
+
+
+def judged_at(world: World, *, baseline: World | None = None) -> int:
+    base = None if baseline is None else make_baseline(baseline, seed=0)
+    return int(diagnose(make_run(world, seed=0), baseline=base).use.rpartition("= ")[2])
+
+
+def test_k_is_half_of_the_samples_of_one_condition():
+    trained = World(problems=20, samples=16, passes=2, unreadable=0.0, budgets=(256, 1024, 4096), budget_samples=64)
+    assert judged_at(trained) == 8  # the 192 samples of the sweep do not count
+    assert judged_at(replace(trained, unreadable=0.05)) == 8  # one unreadable sample in most problems leaves 8 in all
+    assert judged_at(trained, baseline=replace(trained, samples=4)) == 2  # no more than the baseline has
+    assert judged_at(replace(trained, samples=2)) == 2
+    assert judged_at(replace(trained, samples=1)) == 1
