@@ -103,12 +103,8 @@ def test_flips_by_hand():
 
 
 def test_flips_follow_a_sample_within_its_step():
-    rows = (
-        samples("p", 1, "a", step=8)
-        + samples("p", 1, "b", step=9)
-        + samples("p", 2, "a", step=8)
-        + samples("p", 2, "b", step=9)
-    )
+    rows = [*samples("p", 1, "a", step=8), *samples("p", 1, "b", step=9)]
+    rows += [*samples("p", 2, "b", step=9), *samples("p", 2, "a", step=8)]
     flips = count_flips(evidence_of(rows).answers, 1, 2)
     assert flips.right_to_wrong_P.tolist() == [0]
     assert flips.wrong_to_right_P.tolist() == [0]

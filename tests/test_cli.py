@@ -344,6 +344,19 @@ def test_methods_are_listed_and_shown(equipoise):
     assert all(name in equipoise("methods").out for name in names)
     one = equipoise("methods", "kl", "--json").json["methods"]
     assert [method["name"] for method in one] == ["kl"]
+    page = equipoise("methods", "kl").out
+    assert "https://arxiv.org/abs/2504.07912" in page
+    assert "GRPOConfig(beta=0.01)" in page
+    assert all(trap in page for trap in one[0]["traps"])
+
+
+def test_the_examples_in_help_name_things_that_exist(equipoise):
+    example = re.search(r"Example: equipoise methods (\w+)", equipoise("methods", "--help").out)
+    assert equipoise("methods", example[1]).code == 0
+    example = re.search(r"Example: equipoise measure (\w+)", equipoise("measure", "--help").out)
+    assert example[1] in [measure.name for measure in MEASURES]
+    listed = " ".join(equipoise("measure", "--help").out.replace("│", "").split())
+    assert all(measure.name in listed for measure in MEASURES)
 
 
 def test_demo_is_json_too(equipoise):

@@ -24,8 +24,9 @@ from equipoise.measures.table import MEASURES
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
-CONSOLE = re.compile(r"^```console\n\$ equipoise (.*)\n((?:.*\n)*?)```$", re.M)
-PYTHON = re.compile(r"^```python\n((?:.*\n)*?)```\n\n```text\n((?:.*\n)*?)```$", re.M)
+INSIDE = r"((?:(?!```).*\n)*)"
+CONSOLE = re.compile(rf"^```console\n\$ equipoise (.*)\n{INSIDE}```$", re.M)
+PYTHON = re.compile(rf"^```python\n{INSIDE}```\n\n```text\n{INSIDE}```$", re.M)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 
@@ -41,12 +42,16 @@ class Block:
         return f"{self.page}:{self.line}"
 
 
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
 def blocks(pattern: re.Pattern[str]) -> list[Block]:
     found = []
     for page in PAGES:
         text = page.read_text()
         for block in pattern.finditer(text):
-            found.append(Block(page.name, text.count("\n", 0, block.start()) + 1, block[1], block[2]))
+            found.append(Block(name_of(page), text.count("\n", 0, block.start()) + 1, block[1], block[2]))
     return found
 
 
@@ -88,15 +93,15 @@ def test_programs_print_what_the_pages_show(block: Block):
     check(block, found.stdout)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_to_files_and_headings(page: Path):
     for link in LINK.findall(FENCED.sub("", page.read_text())):
         if re.match(r"[a-z]+:", link):
             continue
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
-        assert target.exists(), f"{page.name} links to {link}"
-        assert not anchor or anchor in headings(target), f"{page.name} links to {link}: no such heading"
+        assert target.exists(), f"{name_of(page)} links to {link}"
+        assert not anchor or anchor in headings(target), f"{name_of(page)} links to {link}: no such heading"
 
 
 def headings(page: Path) -> set[str]:

@@ -184,6 +184,13 @@ def test_a_log_alone_gives_what_the_trainer_counted():
     assert "as logged" in find(numbers, "dead_groups", window="late").how
 
 
+def test_a_logged_share_stays_a_share():
+    rng = np.random.default_rng(0)
+    metrics = [{"step": i, "group_zero_std_frac": float(rng.random() < 0.97)} for i in range(150)]
+    found = find(estimate_health(from_log(metrics), baseline=None, options=Options()), "dead_groups", window="late")
+    assert found.low < found.value <= found.high <= 1
+
+
 def test_rollouts_come_before_the_log():
     run = Run(
         Path("r"), RunInfo("t"), evidence_of(group("a", [1, 1])).run.stream,

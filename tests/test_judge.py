@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from equipoise.base import Estimate
+from equipoise.base import Diagnosis, Estimate, Finding, Prescription
 from equipoise.diagnosis.judge import judge
 from equipoise.diagnosis.verdict import diagnose
 from equipoise.lab.synthetic import World
@@ -56,3 +56,13 @@ def test_k_is_half_of_the_samples_of_one_condition():
     assert judged_at(trained, baseline=replace(trained, samples=4)) == 2  # no more than the baseline has
     assert judged_at(replace(trained, samples=2)) == 2
     assert judged_at(replace(trained, samples=1)) == 1
+
+
+def test_a_notebook_card_escapes_what_a_file_brought():
+    number = Estimate("pass@1", 0.5, 0.4, 0.6, 20)
+    finding = Finding(number, "pass@1", "training", "info", "<img src=x onerror=alert(1)>", 0.0, "40% to 60%")
+    nothing = Prescription(None, "a & b", {})
+    card = Diagnosis("healthy", 0.9, "search", (finding,), ("<b>",), (), nothing, 1, 1)._repr_html_()
+    assert "<img" not in card
+    assert "&lt;img src=x onerror=alert(1)&gt;" in card
+    assert "a &amp; b" in card

@@ -29,7 +29,7 @@ _PUBLIC = {
     "UsageError": "equipoise.errors:UsageError",
 }
 
-__all__ = list(_PUBLIC)
+__all__ = ["Rollout", "Run", "UsageError", "convert", "diagnose", "measure", "methods", "read"]
 
 
 def __getattr__(name: str) -> Any:

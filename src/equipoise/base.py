@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any, Literal
 
 Outcome = Literal["right", "wrong", "unparsable", "timeout", "error"]
@@ -190,3 +191,20 @@ class Diagnosis:
             "prescription": self.prescription.to_dict(),
             "warnings": list(self.warnings),
         }
+
+    def _repr_html_(self) -> str:
+        """The card for a notebook. Every text is escaped: readings may hold names that a file brought."""
+        sure = "" if self.confidence is None else f", confidence {self.confidence:.2f}"
+        rows = "".join(
+            f"<tr><td>{escape(f.severity)}</td><td>{escape(f.reading)}</td><td>{escape(f.interval or '')}</td>"
+            f"<td>{'' if f.estimate.n is None else f.estimate.n}</td></tr>"
+            for f in self.findings
+        )
+        lines = "".join(f"<li><code>{escape(line)}</code></li>" for line in self.prescription.lines)
+        missing = "".join(f"<li>{escape(line)}</li>" for line in self.missing)
+        return (
+            f"<h4>{escape(self.verdict)}{sure} (for {escape(self.use)})</h4>"
+            f"<table><tr><th></th><th>reading</th><th>95% interval</th><th>n</th></tr>{rows}</table>"
+            + (f"<p>Not measured:</p><ul>{missing}</ul>" if missing else "")
+            + f"<p>{escape(self.prescription.why)}</p><ul>{lines}</ul>"
+        )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from equipoise.catalogue.base import Method
 
 
 def methods(
@@ -13,7 +16,7 @@ def methods(
 ) -> None:
     """The methods that a prescription can name: loop, paper, settings, and the hosts that have them.
 
-    Example: equipoise methods clip-cov
+    Example: equipoise methods clip_cov
     """
     from dataclasses import asdict
 
@@ -26,10 +29,30 @@ def methods(
         print_json({"schema": "equipoise.methods/1", "methods": [asdict(method) for method in chosen]})
         return
     out = console()
-    for method in chosen:
-        hosts = ", ".join(method.hosts) or "none yet"
-        out.print(f"{method.name:<22} {method.loop:<10} {method.status:<9} hosts: {hosts}", markup=False)
-        if name is not None:
-            out.print(f"  paper     {method.paper or '–'}\n  settings  {dict(method.settings)}", markup=False)
-            for trap in method.traps:
-                out.print(f"  trap      {trap}", markup=False)
+    for line in _overview(chosen) if name is None else _page(chosen[0]):
+        out.print(line, markup=False)
+
+
+def _overview(chosen: tuple[Method, ...]) -> list[str]:
+    from equipoise.catalogue.table import hosts_of
+
+    width = max(len(method.name) for method in chosen)
+    return [
+        f"{method.name:<{width}}  {method.loop:<9}  {', '.join(hosts_of(method)) or '–':<10}  {method.about}"
+        for method in chosen
+    ]
+
+
+def _page(method: Method) -> list[str]:
+    """What it does, where that comes from, what to paste, and what to look out for."""
+    from equipoise.catalogue.settings import as_lines, settings_for
+    from equipoise.catalogue.table import hosts_of
+
+    lines = [f"{method.name}: {method.about}", f"  loop      {method.loop}", f"  paper     {method.link}"]
+    lines.append(f"  settings  {', '.join(f'{key} = {value}' for key, value in method.settings.items()) or 'none'}")
+    for host in hosts_of(method):
+        lines += [f"  {host:<8}  {line}" for line in as_lines(host, settings_for(method, host))]
+    lines += [f"  acts only {what.replace('_', '-')}" for what in method.acts_only]
+    lines += [f"  trap      {trap}" for trap in method.traps]
+    tested = "compared in a study of ours" if method.status == "tested" else "not yet compared in a study of ours"
+    return [*lines, f"  status    {tested}"]

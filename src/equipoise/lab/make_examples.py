@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from equipoise.lab.demo import BASE, EXAMPLES, FOLDER, SEED
+from equipoise.lab.demo import BASE, BASE_SAMPLES, EXAMPLES, FOLDER, SEED
 from equipoise.lab.synthetic_run import make_baseline, make_run
 from equipoise.rollouts.columns import COLUMNS, schema
 from equipoise.rollouts.run import Run
@@ -21,7 +22,8 @@ STEP = 0.01  # nats, to which entropies are rounded: the files stay small
 
 def make_examples(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    save_run(make_baseline(EXAMPLES[0].world, seed=SEED), folder / f"{BASE}.parquet")
+    base = replace(EXAMPLES[0].world, samples=BASE_SAMPLES, tokens=0, texts=False)
+    save_run(make_baseline(base, seed=SEED), folder / f"{BASE}.parquet")
     for example in EXAMPLES:
         save_run(make_run(example.world, seed=SEED), folder / f"{example.name}.parquet")
 

@@ -65,13 +65,17 @@ def estimate_health(evidence: Evidence, *, baseline: Evidence | None, options: O
     measured = {number.name for number in results}
     for name, logged in LOGGED.items():
         if name not in measured:
-            results += [
-                replace(number, name=number.name.replace(logged, name))
-                for number in logged_estimates(logged, evidence.metrics)
-            ]
+            results += [_renamed(number, logged, name) for number in logged_estimates(logged, evidence.metrics)]
     if not any(number.name == "dead_groups" for number in results):
         results.append(Estimate("dead_groups", None, missing="rewards and group ids (columns reward, group_id)"))
     return results
+
+
+def _renamed(number: Estimate, logged: str, name: str) -> Estimate:
+    number = replace(number, name=number.name.replace(logged, name))
+    if number.name not in ("dead_groups", "truncated") or number.low is None or number.high is None:
+        return number
+    return replace(number, low=max(0.0, number.low), high=min(1.0, number.high))  # a share
 
 
 def _of_arm(arm: Arm, evidence: Evidence, baseline: Evidence | None) -> list[Estimate]:

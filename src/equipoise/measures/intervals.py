@@ -222,7 +222,9 @@ def _wilson(mean: float, variance: float, n: int, bounds: tuple[float, float]) -
     shrink = 1 + _Z**2 / trials
     centre = (m + _Z**2 / (2 * trials)) / shrink
     half = _Z * (m * (1 - m) / trials + _Z**2 / (4 * trials**2)) ** 0.5 / shrink
-    return low + width * max(0.0, centre - half), low + width * min(1.0, centre + half)
+    # At an edge the bound is the edge itself; the formula leaves 1e-17 of rounding there.
+    below, above = (0.0 if m <= 0 else max(0.0, centre - half)), (1.0 if m >= 1 else min(1.0, centre + half))
+    return low + width * below, low + width * above
 
 
 def t_quantile(spread: Floats) -> float:
