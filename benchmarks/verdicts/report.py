@@ -64,15 +64,19 @@ def classes(rows: Sequence[Row], name: str, size: str | None = None) -> str:
     return table(("class", "baseline", "right verdict", "false alarm", "failure missed", NO_DATA), body)
 
 
-def uses(rows: Sequence[Row]) -> str:
+def uses(rows: Sequence[Row], size: str) -> str:
     body = []
     for row in rows:
-        if row["table"] == "classes" and row["baseline"] and row["case"] in ("healthy: learns", "collapse"):
+        if (
+            row["table"] == "classes"
+            and row["size"] == size
+            and row["baseline"]
+            and row["case"] in ("healthy: learns", "collapse")
+        ):
             n, truth = row["runs"], row["truth"]
             body.append(
                 (
                     row["case"],
-                    row["size"],
                     row["use"],
                     f"{truth['pass_1']:+.1%}",
                     share(count(row, "healthy"), n),
@@ -80,16 +84,7 @@ def uses(rows: Sequence[Row]) -> str:
                     f"{count(row, NO_DATA) / n:.0%}",
                 )
             )
-    return table(("class", "size", "use", "true change of pass@1", "healthy", "an alarm", NO_DATA), body)
-
-
-def goal(rows: Sequence[Row]) -> str:
-    """Whether every healthy class keeps to 5 % of false alarms, and which comes nearest to it."""
-    healthy = [row for row in rows if row["label"] == "healthy" and row["use"] == "search"]
-    worst = max(healthy, key=lambda row: false_alarms(row) / row["runs"])
-    kept = "met" if false_alarms(worst) <= 0.05 * worst["runs"] else "not met"
-    with_base = "with" if worst["baseline"] else "without"
-    return f"{kept}; the most is {share(false_alarms(worst), worst['runs'])}, {worst['case']}, {worst['size']}, {with_base} a baseline"
+    return table(("class", "use", "true change of pass@1", "healthy", "an alarm", NO_DATA), body)
 
 
 def power(rows: Sequence[Row], size: str, case: str) -> str:
@@ -168,10 +163,8 @@ does it say "not enough data" rather than something wrong?
 
 Answer: {answer}
 
-Goal, at most 5 % false alarms in every healthy class: {goal}.
-
-Made by `{command}` in {minutes} minutes on two cores; class i has the seeds from 1000 i on. {versions}.
-{runs} runs per row; brackets are 95 % Wilson intervals. Raw counts, seeds, every world's knobs and true effects: `results.json`.
+Made by `{command}` in {minutes} minutes on two cores; seeds {first} to {last}, the same problems in every class. {versions}.
+{runs} runs per row; brackets are 95 % Wilson intervals. Raw counts, every world's knobs and true effects: `results.json`.
 
 The runs are synthetic (`equipoise.lab.synthetic`): answers are drawn from known distributions, so what is true is known
 exactly. They are made from the mechanisms described in the literature; the limits in `diagnosis/rules.py` were committed before
@@ -194,8 +187,8 @@ of two is left out. What remains is "not enough data".
 
 ## What the model is for decides
 
-The collapse raises pass@1: a user who draws one answer gains by it, a user who searches loses. For a vote the loss of
-entropy at forking tokens decides where maj@k is unclear. All with a baseline:
+The collapse raises pass@1: a user who draws one answer gains by it, a user who searches loses. 100 problems, 16 samples,
+with a baseline:
 
 {uses}
 
@@ -248,13 +241,14 @@ def write_readme(results: Mapping[str, Any], path: Path) -> None:
             answer=answer(rows),
             command=results["command"],
             minutes=round(results["seconds"] / 60),
+            first=results["seeds"][0],
+            last=results["seeds"][1],
             versions=", ".join(f"{name} {number}" for name, number in results["versions"].items()),
             runs=rows[0]["runs"],
             large=classes(rows, "classes", "100 × 16"),
             small=classes(rows, "classes", "50 × 8"),
             too_little=classes(rows, "too little"),
-            uses=uses(rows),
-            goal=goal(rows),
+            uses=uses(rows, "100 × 16"),
             collapse_large=power(rows, "100 × 16", "collapse"),
             collapse_small=power(rows, "50 × 8", "collapse"),
             inflation_large=power(rows, "100 × 16", "inflation"),
