@@ -35,7 +35,7 @@ def test_shares_of_formats_by_hand():
     shares = {n.at["format"]: n.value for n in numbers if n.name == "format_share"}
     assert shares == pytest.approx({"boxed": (2 / 3 + 0) / 2, "code": (1 / 3 + 0) / 2, "plain": 1 / 2})
     assert sum(shares.values()) == pytest.approx(1)
-    assert all(0 <= n.low <= n.value <= n.high <= 1 for n in numbers)
+    assert all(n.low is None for n in numbers)  # two problems
 
 
 def test_a_format_that_was_lost_shows_as_zero_and_as_a_change():

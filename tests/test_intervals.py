@@ -26,19 +26,41 @@ def bounds_of(found: Interval) -> tuple[float, float]:
     return found.low, found.high
 
 
-@pytest.mark.parametrize(("right", "prompts"), [(0, 20), (1, 7), (13, 50), (47, 50), (200, 200)])
+@pytest.mark.parametrize(("right", "prompts"), [(0, 20), (2, 7), (13, 50), (47, 50), (200, 200)])
 def test_zeros_and_ones_have_wilsons_interval(right: int, prompts: int) -> None:
     found = mean_of_prompts([1.0] * right + [0.0] * (prompts - right), bounds=(0, 1))
     assert bounds_of(found) == pytest.approx(proportion_confint(right, prompts, method="wilson"), abs=1e-12)
     assert (found.value, found.n) == (right / prompts, prompts)
 
 
+def students_wilson(m: float, trials: float, degrees: float) -> list[float]:
+    """The shares whose distance to m is t standard errors of a share: roots of (m − x)² = t² x(1 − x) / trials."""
+    square = stats.t.ppf(0.975, degrees) ** 2 / trials
+    return sorted(np.roots([1 + square, -2 * m - square, m**2]))
+
+
 def test_values_between_the_bounds_count_as_more_trials() -> None:
-    # m = 1/2, s² = 1/12 over four prompts: m(1 − m) / (s²/4) = 12 trials, 6 of them right.
+    # m = 1/2, s² = 1/12 over four prompts: m(1 − m) / (s²/4) = 12 trials. Kurtosis 1: all three degrees of freedom.
     found = mean_of_prompts([0.25, 0.25, 0.75, 0.75], bounds=(0, 1))
-    assert bounds_of(found) == pytest.approx(proportion_confint(6, 12, method="wilson"))
+    assert bounds_of(found) == pytest.approx(students_wilson(1 / 2, 12, 3))
     moved = mean_of_prompts([7.5, 7.5, 12.5, 12.5], bounds=(5, 15))
-    assert bounds_of(moved) == pytest.approx([5 + 10 * each for each in proportion_confint(6, 12, method="wilson")])
+    assert bounds_of(moved) == pytest.approx([5 + 10 * each for each in students_wilson(1 / 2, 12, 3)])
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([1.0] + [0.0] * 49, False),  # one trial of the rarer kind
+        ([1.0] * 2 + [0.0] * 48, True),
+        ([0.0] + [1.0] * 49, False),
+        ([0.005, 0.012] * 25, False),  # many trials, and yet less than half a prompt of the rarer kind
+        ([0.01, 0.02] * 25, True),
+    ],
+)
+def test_next_to_an_edge_no_interval_is_shown(values: list[float], shown: bool) -> None:
+    found = mean_of_prompts(values, bounds=(0, 1))
+    assert (found.low is not None, found.high is not None) == (shown, shown)
+    assert shown or f"50 prompts are too few so close to {round(found.value)}" in found.how
 
 
 def test_equal_values_inside_the_bounds_are_as_uncertain_as_zeros_and_ones() -> None:
@@ -90,8 +112,7 @@ def test_bad_values_are_the_callers_error(values: list[float]) -> None:
 
 
 def test_paired_difference_is_the_paired_t_test() -> None:
-    rng = np.random.default_rng(1)
-    a, b = rng.normal(size=40), rng.normal(size=40)
+    a, b = np.tile([3.0, 1.0], 20), np.ones(40)  # kurtosis 1: all 39 degrees of freedom
     expected = stats.ttest_rel(a, b).confidence_interval(0.95)
     found = paired_difference(a, b)
     assert bounds_of(found) == pytest.approx((expected.low, expected.high))
@@ -99,14 +120,20 @@ def test_paired_difference_is_the_paired_t_test() -> None:
     assert (turned.value, turned.low, turned.high) == pytest.approx((-found.value, -found.high, -found.low))
 
 
-@pytest.mark.parametrize(("differing", "shown"), [(0, False), (1, False), (5, False), (6, True), (50, True)])
+def test_few_large_differences_cost_degrees_of_freedom() -> None:
+    d = np.concatenate([[-1.0, -1.0], np.tile([0.1, 0.3], 24)])
+    expected = stats.t.interval(0.95, 2 * 50 / (stats.kurtosis(d, fisher=False) - 1), loc=d.mean(), scale=stats.sem(d))
+    assert bounds_of(paired_difference(d, np.zeros(50))) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("differing", "shown"), [(0, False), (1, False), (7, False), (8, True), (50, True)])
 def test_a_difference_of_few_prompts_is_not_shown(differing: int, shown: bool) -> None:
     a = np.zeros(50)
     a[:differing] = np.where(np.arange(differing) % 3, 1.0, -1.0)
     found = paired_difference(a, np.zeros(50))
     assert (found.low is not None) == shown
     assert found.value == pytest.approx(a.mean())
-    assert shown or f"{differing}.0 of 50 prompts differ" in found.how
+    assert shown or f"{differing} of 50 prompts differ" in found.how
 
 
 def test_tiny_differences_and_rounding_do_not_count_as_differing_prompts() -> None:
@@ -115,7 +142,7 @@ def test_tiny_differences_and_rounding_do_not_count_as_differing_prompts() -> No
     b[3:20] += 1e-6
     assert paired_difference(a, b).low is None
     rounded = np.where(np.arange(50) % 2, 0.3, 0.1 + 0.2)
-    assert "0.0 of 50" in paired_difference(rounded, np.full(50, 0.3)).how
+    assert "0 of 50" in paired_difference(rounded, np.full(50, 0.3)).how
 
 
 def test_few_prompts_with_continuous_differences_are_shown() -> None:
@@ -192,9 +219,9 @@ def test_ratio_of_sums_ignores_the_order_of_rows_and_the_names_of_prompts() -> N
 
 
 def test_a_share_with_bounds_has_wilsons_interval() -> None:
-    # One row a prompt: 9 of 10, and the jackknife's variance is the sample's.
-    found = ratio_of_sums([1.0] * 9 + [0.0], np.ones(10), np.arange(10), bounds=(0, 1))
-    assert bounds_of(found) == pytest.approx(proportion_confint(9, 10, method="wilson"))
+    # One row a prompt: 8 of 10, and the jackknife's variance is the sample's.
+    found = ratio_of_sums([1.0] * 8 + [0.0] * 2, np.ones(10), np.arange(10), bounds=(0, 1))
+    assert bounds_of(found) == pytest.approx(proportion_confint(8, 10, method="wilson"))
 
 
 def test_ratio_of_sums_without_spread_or_denominator() -> None:
@@ -268,8 +295,8 @@ def test_bootstrap_is_reproducible_and_hides_what_is_often_undefined() -> None:
 
 
 def test_an_interval_becomes_an_estimate() -> None:
-    number = mean_of_prompts([0.0, 1.0], bounds=(0, 1)).named("pass@1", {"k": 1})
-    assert (number.name, number.value, number.n, dict(number.at)) == ("pass@1", 0.5, 2, {"k": 1})
+    number = mean_of_prompts([0.0, 0.0, 1.0, 1.0], bounds=(0, 1)).named("pass@1", {"k": 1})
+    assert (number.name, number.value, number.n, dict(number.at)) == ("pass@1", 0.5, 4, {"k": 1})
     assert number.width is not None
 
 

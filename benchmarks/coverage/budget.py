@@ -144,7 +144,9 @@ def simulate(rng: np.random.Generator, prompts: int, samples: int, *, name: str)
             "wrong_to_right": truth.won_B[where - 1],
         }
         if number.name in against:
-            yield number.name, number.low, number.high, against[number.name]
+            by_making = number.name == "best_budget" or (number.name == "overthinking_loss" and name == "rising")
+            label = f"at least: {number.name}" if by_making else number.name
+            yield label, number.low, number.high, against[number.name]
         elif number.name in by_name:
             yield f"{number.name} {number.at['budget']:.0f}", number.low, number.high, by_name[number.name]
     accuracy = sweep.accuracy_PB

@@ -50,11 +50,13 @@ def _classes(size: World) -> list[Case]:
         Case("healthy: learns", "classes", learning, "healthy", uses=ALL_USES),
         Case("healthy: learns, routine tokens narrow", "classes", replace(learning, narrowing=1.0), "healthy"),
         Case("healthy: untrained", "classes", replace(size, passes=0), "healthy"),
+        Case("healthy: learns, budgets continue one trace", "classes", replace(learning, continued=True), "healthy"),
         Case("collapse", "classes", collapse, COLLAPSE, uses=ALL_USES),
         # As reported: three quarters of the entropy gone in the first twelfth of the run (https://arxiv.org/abs/2505.22617).
         Case("collapse at once", "classes", replace(collapse, pace=0.06, steps_per_pass=10), COLLAPSE),
         Case("collapse while learning much", "classes", replace(collapse, learning=1.0), COLLAPSE),
         Case("inflation", "classes", inflation, INFLATION),
+        Case("inflation, budgets continue one trace", "classes", replace(inflation, continued=True), INFLATION),
         Case("both", "classes", replace(collapse, inflation=1.0), "both"),
     ]
 

@@ -64,19 +64,15 @@ def classes(rows: Sequence[Row], name: str, size: str | None = None) -> str:
     return table(("class", "baseline", "right verdict", "false alarm", "failure missed", NO_DATA), body)
 
 
-def uses(rows: Sequence[Row], size: str) -> str:
+def uses(rows: Sequence[Row]) -> str:
     body = []
     for row in rows:
-        if (
-            row["table"] == "classes"
-            and row["size"] == size
-            and row["baseline"]
-            and row["case"] in ("healthy: learns", "collapse")
-        ):
+        if row["table"] == "classes" and row["baseline"] and row["case"] in ("healthy: learns", "collapse"):
             n, truth = row["runs"], row["truth"]
             body.append(
                 (
                     row["case"],
+                    row["size"],
                     row["use"],
                     f"{truth['pass_1']:+.1%}",
                     share(count(row, "healthy"), n),
@@ -84,7 +80,16 @@ def uses(rows: Sequence[Row], size: str) -> str:
                     f"{count(row, NO_DATA) / n:.0%}",
                 )
             )
-    return table(("class", "use", "true change of pass@1", "healthy", "an alarm", NO_DATA), body)
+    return table(("class", "size", "use", "true change of pass@1", "healthy", "an alarm", NO_DATA), body)
+
+
+def goal(rows: Sequence[Row]) -> str:
+    """Whether every healthy class keeps to 5 % of false alarms, and which comes nearest to it."""
+    healthy = [row for row in rows if row["label"] == "healthy" and row["use"] == "search"]
+    worst = max(healthy, key=lambda row: false_alarms(row) / row["runs"])
+    kept = "met" if false_alarms(worst) <= 0.05 * worst["runs"] else "not met"
+    with_base = "with" if worst["baseline"] else "without"
+    return f"{kept}; the most is {share(false_alarms(worst), worst['runs'])}, {worst['case']}, {worst['size']}, {with_base} a baseline"
 
 
 def power(rows: Sequence[Row], size: str, case: str) -> str:
@@ -150,7 +155,7 @@ def answer(rows: Sequence[Row]) -> str:
     alarms = sum(false_alarms(row) for row in healthy)
     least = min(failing, key=lambda row: count(row, row["label"]) / row["runs"])
     return (
-        f"With 100 problems, 16 samples each and a baseline, a healthy run raises a false alarm in {share(alarms, n)} of {n} runs, and a "
+        f"With 100 problems, 16 samples each and a baseline, {alarms} of {n} healthy runs raise a false alarm, and a "
         f"severe failure is named in at least {count(least, least['label']) / least['runs']:.0%} of the runs of every class "
         f"(lowest: {least['case']})."
     )
@@ -163,8 +168,10 @@ does it say "not enough data" rather than something wrong?
 
 Answer: {answer}
 
-Made by `{command}` in {minutes} minutes on two cores; seeds {first} to {last}, the same problems in every class. {versions}.
-{runs} runs per row; brackets are 95 % Wilson intervals. Raw counts, every world's knobs and true effects: `results.json`.
+Goal, at most 5 % false alarms in every healthy class: {goal}.
+
+Made by `{command}` in {minutes} minutes on {jobs} cores; class i has the seeds from 1000 i on. {versions}.
+{runs} runs per row; brackets are 95 % Wilson intervals. Raw counts, seeds, every world's knobs and true effects: `results.json`.
 
 The runs are synthetic (`equipoise.lab.synthetic`): answers are drawn from known distributions, so what is true is known
 exactly. They are made from the mechanisms described in the literature; the limits in `diagnosis/rules.py` were committed before
@@ -187,8 +194,8 @@ of two is left out. What remains is "not enough data".
 
 ## What the model is for decides
 
-The collapse raises pass@1: a user who draws one answer gains by it, a user who searches loses. 100 problems, 16 samples,
-with a baseline:
+The collapse raises pass@1: a user who draws one answer gains by it, a user who searches loses. For a vote the loss of
+entropy at forking tokens decides where maj@k is unclear. All with a baseline:
 
 {uses}
 
@@ -241,14 +248,14 @@ def write_readme(results: Mapping[str, Any], path: Path) -> None:
             answer=answer(rows),
             command=results["command"],
             minutes=round(results["seconds"] / 60),
-            first=results["seeds"][0],
-            last=results["seeds"][1],
+            jobs=results["jobs"],
             versions=", ".join(f"{name} {number}" for name, number in results["versions"].items()),
             runs=rows[0]["runs"],
             large=classes(rows, "classes", "100 × 16"),
             small=classes(rows, "classes", "50 × 8"),
             too_little=classes(rows, "too little"),
-            uses=uses(rows, "100 × 16"),
+            uses=uses(rows),
+            goal=goal(rows),
             collapse_large=power(rows, "100 × 16", "collapse"),
             collapse_small=power(rows, "50 × 8", "collapse"),
             inflation_large=power(rows, "100 × 16", "inflation"),

@@ -23,7 +23,7 @@ from equipoise.diagnosis.verdict import diagnose
 from equipoise.lab.synthetic_run import make_baseline, make_run
 
 HERE = Path(__file__).parent
-FIRST_SEED = 1000
+SEEDS = 1000  # of each class: class i has the seeds from 1000 i on, so that classes are independent of each other
 
 
 def try_once(case: Case, seed: int) -> list[dict[str, Any]]:
@@ -40,12 +40,11 @@ def try_once(case: Case, seed: int) -> list[dict[str, Any]]:
     return tries
 
 
-def run_case(case: Case, *, runs: int, pool: ProcessPoolExecutor) -> list[dict[str, Any]]:
+def run_case(case: Case, first: int, *, runs: int, pool: ProcessPoolExecutor) -> list[dict[str, Any]]:
     """The verdicts counted, one row per way of diagnosing."""
-    tried = list(pool.map(partial(try_once, case), range(FIRST_SEED, FIRST_SEED + runs), chunksize=5))
+    tried = list(pool.map(partial(try_once, case), range(first, first + runs), chunksize=5))
     rows = []
     for way in zip(*tried, strict=True):
-        first = way[0]
         depth = Counter(t["k"] for t in way).most_common(1)[0][0].rpartition("= ")[2]
         rows.append(
             {
@@ -54,10 +53,11 @@ def run_case(case: Case, *, runs: int, pool: ProcessPoolExecutor) -> list[dict[s
                 "size": f"{case.world.problems} × {case.world.samples}",
                 "effect": case.effect,
                 "label": case.label,
-                "baseline": first["baseline"],
-                "use": first["use"],
+                "baseline": way[0]["baseline"],
+                "use": way[0]["use"],
                 "k": int(depth) if depth.isdigit() else None,
                 "runs": runs,
+                "seeds": [first, first + runs - 1],
                 "verdicts": dict(Counter(t["verdict"] for t in way)),
                 "failing_rules": dict(Counter(name for t in way for name in t["failing"])),
                 "truth": asdict(truth_of(case.world, int(depth) if depth.isdigit() else 8)),
@@ -69,13 +69,13 @@ def run_case(case: Case, *, runs: int, pool: ProcessPoolExecutor) -> list[dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=100, choices=range(1, SEEDS + 1), metavar="N")
     parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args()
     started, rows = time.perf_counter(), []
     with ProcessPoolExecutor(chosen.jobs) as pool:
-        for case in cases():
-            rows += run_case(case, runs=chosen.runs, pool=pool)
+        for number, case in enumerate(cases(), start=1):
+            rows += run_case(case, number * SEEDS, runs=chosen.runs, pool=pool)
             print(
                 f"{time.perf_counter() - started:5.0f} s  {rows[-1]['size']:9} {case.name} {case.effect or ''}",
                 flush=True,
@@ -85,9 +85,9 @@ def main() -> None:
     results = {
         "schema": "equipoise.benchmark.verdicts/1",
         "command": f"OMP_NUM_THREADS=1 python -m benchmarks.verdicts.run --runs {chosen.runs}",
-        "seeds": [FIRST_SEED, FIRST_SEED + chosen.runs - 1],
-        "versions": {name: version(name) for name in ("equipoise", "numpy", "scipy", "pyarrow")}
+        "versions": {name: version(name) for name in ("numpy", "scipy", "pyarrow")}
         | {"python": platform.python_version()},
+        "jobs": chosen.jobs,
         "seconds": round(time.perf_counter() - started),
         "rows": rows,
     }

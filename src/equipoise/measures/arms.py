@@ -151,7 +151,6 @@ class Spread:
     short: str  # why a problem has no value: "fewer than 8 samples"
     missing: str  # what would supply it: "draw ≥ 8 samples per problem"
     bounds: tuple[float, float] | None = None  # as `mean_of_prompts` takes them
-    limits: tuple[float, float] | None = None  # the interval is cut there
     compare: bool = True  # False: the value depends on the number of samples, so windows are not set against each other
     relative: bool = False  # give differences also as a share of what they started from
     no_interval: str | None = None  # why none is shown
@@ -186,14 +185,8 @@ def _mean(spread: Spread, window: Window, values_P: np.ndarray) -> Estimate:
     known = values_P[np.isfinite(values_P)]
     if not len(known):
         return Estimate(spread.name, None, n=0, at=at, missing=spread.missing)
-    found = _cut(mean_of_prompts(known, bounds=spread.bounds), spread.limits)
+    found = mean_of_prompts(known, bounds=spread.bounds)
     return _estimate(spread, spread.name, found, at, _left_out(spread, values_P))
-
-
-def _cut(found: Interval, limits: tuple[float, float] | None) -> Interval:
-    if limits is None or found.low is None or found.high is None:
-        return found
-    return replace(found, low=max(found.low, limits[0]), high=min(found.high, limits[1]))
 
 
 def _change(spread: Spread, arm: Arm, late: np.ndarray, early: np.ndarray) -> list[Estimate]:

@@ -126,7 +126,7 @@ def _plain_spreads(problems: str) -> Iterator[Spread]:
     yield replace(
         _spread("distinct", problems, distinct_of, "distinct answers seen", 1), bounds=(1, np.inf), compare=False
     )
-    yield _bounded(_spread("collision", problems, collision_of, "Σ c(c−1)/(n(n−1))", 2), (0, 1), few=(0, np.inf))
+    yield replace(_spread("collision", problems, collision_of, "Σ c(c−1)/(n(n−1))", 2), bounds=(0, 1))
     yield replace(
         _spread(
             "answer_entropy", problems, answer_entropy_of, "plug-in entropy in nats with the Miller–Madow correction", 1
@@ -138,7 +138,7 @@ def _plain_spreads(problems: str) -> Iterator[Spread]:
 
 def _distinct_spread(problems: str, k: int) -> Spread:
     spread = _spread(f"distinct@{k}", problems, partial(distinct_at_k_of, k=k), "Σ_o [1 − C(n−c,k)/C(n,k)]", k)
-    return _bounded(replace(spread, relative=True, at={"problems": problems, "k": k}), (1, k), few=None)
+    return replace(spread, bounds=(1, k), relative=True, at={"problems": problems, "k": k})
 
 
 def _spread(name: str, problems: str, form: Callable[[PromptCounts], np.ndarray], how: str, least: int) -> Spread:
@@ -152,16 +152,6 @@ def _spread(name: str, problems: str, form: Callable[[PromptCounts], np.ndarray]
         how += f", problems {problems} by these samples (in comparisons: in both)"
         short, missing = f"not {problems}, or {short}", f"{problems} problems with ≥ {least} answers"
     return Spread(name, values, how, short, missing, at={"problems": problems})
-
-
-def _bounded(spread: Spread, limits: tuple[float, float], few: tuple[float, float] | None) -> Spread:
-    """All problems: Wilson's interval. Solved or unsolved ones may be few: a t interval on the scale `few`, cut at the limits.
-
-    Wilson's takes the variance as known: over the three unsolved problems of a good run it covers 76 %.
-    """
-    return (
-        replace(spread, bounds=limits) if spread.at["problems"] == "all" else replace(spread, bounds=few, limits=limits)
-    )
 
 
 def _of_ways(arm: Arm, evidence: Evidence, baseline: Evidence | None, seed: int) -> Iterator[Estimate]:
