@@ -15,14 +15,14 @@ $(VENV)/.core: pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(PIP) --editable '.[dev]'
+	$(PIP) $(TORCH)
+	$(PIP) --editable '.[dev]' $(TORCH)
 	touch $@
 
 $(VENV)/.integration: $(VENV)/.dev
-	$(PIP) $(TORCH)
 	$(PIP) "trl==1.16.*" $(TRANSFORMERS) $(TORCH) "numpy>=2"
 	$(PIP) --no-deps verl==0.9.1
-	$(PIP) packaging "numpy>=2" ray "tensordict>=0.8,<=0.10,!=0.9" hydra-core $(TRANSFORMERS) codetiming aiohttp openai $(TORCH)
+	$(PIP) packaging "numpy>=2" ray "tensordict>=0.8,<=0.10,!=0.9" hydra-core $(TRANSFORMERS) codetiming aiohttp openai pillow $(TORCH)
 	touch $@
 
 demo: $(VENV)/.core  ## diagnose one bundled example run per verdict

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -25,9 +26,10 @@ def test_rows_hold_together():
         assert re.fullmatch(r"[\w.]+:\w+", method.target)
         assert re.fullmatch(r"\d{4}\.\d{4,5}", method.paper)
         assert method.link.endswith(method.paper)
-        assert method.settings
         assert set(method.hosts) <= set(HOSTS)
         assert method.status == "untested"
+        assert method.about.isprintable()
+        assert method.equation.isprintable()
         assert set(method.acts_only) <= {"off_policy"}
         assert all(trap.isprintable() and not trap.endswith(".") for trap in method.traps)
     for name, host in HOSTS.items():
@@ -83,8 +85,17 @@ def row(target: str, name: str = "x", **more) -> Method:
     return Method(name, about="", target=target, paper="2506.01939", **given)
 
 
-def test_our_own_hosts_take_a_method_by_name_once_it_is_built():
+@pytest.fixture
+def our_hosts_run(monkeypatch):
+    for name in ("equipoise", "gateway"):
+        monkeypatch.setitem(HOSTS, name, replace(HOSTS[name], ours="json"))
+
+
+def test_our_own_hosts_take_a_method_by_name_once_it_is_built(our_hosts_run):
     assert settings_for(row("nowhere.to:be"), "equipoise") == {}
+    assert settings_for(row(BUILT, "token_mean", kind="reduction", settings={}), "equipoise") == {
+        "reduction": "token_mean"
+    }
     assert settings_for(row(BUILT, "forking"), "equipoise") == {"weights": ["forking:share=0.2"]}
     clip = row(BUILT, "clip", kind="ratio_clip", settings={"clip_low": 0.2, "clip_high": 0.28})
     assert as_lines("equipoise", settings_for(clip, "equipoise", clip_high=0.3)) == [
@@ -156,7 +167,7 @@ def test_is_built_looks_without_importing(tmp_path, monkeypatch):
     assert "catpkg.heavy" not in sys.modules
 
 
-def test_a_method_is_shown_where_it_can_be_set_today():
+def test_a_method_is_shown_where_it_can_be_set_today(our_hosts_run):
     assert hosts_of(row("nowhere.to:be", hosts={"trl": {}})) == ("trl",)
     assert hosts_of(row(BUILT, hosts={"trl": {}})) == ("trl", "equipoise")
     assert hosts_of(row("nowhere.to:be")) == ()
@@ -164,6 +175,17 @@ def test_a_method_is_shown_where_it_can_be_set_today():
         assert set(hosts_of(method)) >= set(method.hosts)
         own = "equipoise" if method.loop == "training" else "gateway"
         assert (own in hosts_of(method)) == is_built(method)
+
+
+def test_a_host_of_ours_that_is_not_there_takes_nothing(monkeypatch):
+    monkeypatch.setitem(HOSTS, "equipoise", replace(HOSTS["equipoise"], ours="no_such_package"))
+    assert hosts_of(row(BUILT, hosts={"trl": {}})) == ("trl",)
+    assert settings_for(row(BUILT), "equipoise") == {}
+
+
+def test_a_method_of_every_kind_has_its_place_in_a_recipe(our_hosts_run):
+    for kind in {method.kind for method in methods() if method.loop == "training"}:
+        assert len(settings_for(row(BUILT, "any", kind=kind), "equipoise")) == 1
 
 
 def test_the_catalogue_needs_only_the_standard_library():

@@ -8,6 +8,7 @@ import pytest
 
 from equipoise.base import Diagnosis, Estimate, Finding, Prescription
 from equipoise.diagnosis.judge import judge
+from equipoise.diagnosis.prescribe import _merge
 from equipoise.diagnosis.verdict import diagnose
 from equipoise.lab.synthetic import World
 from equipoise.lab.synthetic_run import make_baseline, make_run
@@ -66,3 +67,12 @@ def test_a_notebook_card_escapes_what_a_file_brought():
     assert "<img" not in card
     assert "&lt;img src=x onerror=alert(1)&gt;" in card
     assert "a &amp; b" in card
+
+
+def test_what_the_linter_calls_inert_is_not_prescribed():
+    settings: dict[str, dict] = {}
+    _merge(settings, "kl_cov")  # verl has it, and on one update per batch it changes nothing
+    _merge(settings, "clip_higher")
+    assert settings == {}
+    _merge(settings, "kl", coef=0.01)
+    assert settings["trl"] == {"beta": 0.01}

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from equipoise.base import Rollout as Rollout
+    from equipoise.catalogue.build import build as build
+    from equipoise.catalogue.lint import lint as lint
+    from equipoise.catalogue.setup import Setup as Setup
     from equipoise.catalogue.table import methods as methods
     from equipoise.diagnosis.verdict import diagnose as diagnose
     from equipoise.errors import UsageError as UsageError
@@ -24,12 +27,27 @@ _PUBLIC = {
     "measure": "equipoise.measures.table:measure",
     "diagnose": "equipoise.diagnosis.verdict:diagnose",
     "methods": "equipoise.catalogue.table:methods",
+    "build": "equipoise.catalogue.build:build",
+    "lint": "equipoise.catalogue.lint:lint",
     "Run": "equipoise.rollouts.run:Run",
     "Rollout": "equipoise.base:Rollout",
+    "Setup": "equipoise.catalogue.setup:Setup",
     "UsageError": "equipoise.errors:UsageError",
 }
 
-__all__ = ["Rollout", "Run", "UsageError", "convert", "diagnose", "measure", "methods", "read"]
+__all__ = [
+    "Rollout",
+    "Run",
+    "Setup",
+    "UsageError",
+    "build",
+    "convert",
+    "diagnose",
+    "lint",
+    "measure",
+    "methods",
+    "read",
+]
 
 
 def __getattr__(name: str) -> Any:

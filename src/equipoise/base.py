@@ -6,7 +6,10 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any, Literal
+from math import isfinite
+from typing import Any, Literal, Protocol
+
+from equipoise.errors import UsageError
 
 Outcome = Literal["right", "wrong", "unparsable", "timeout", "error"]
 # What an outcome says of an answer; it says nothing where the checker itself failed.
@@ -208,3 +211,58 @@ class Diagnosis:
             + (f"<p>Not measured:</p><ul>{missing}</ul>" if missing else "")
             + f"<p>{escape(self.prescription.why)}</p><ul>{lines}</ul>"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many numbers, their sum, their sum of squares, and counts between edges that the caller chose.
+
+    Tallies add, so micro-batches and ranks give the mean over all tokens, whatever their lengths.
+    """
+
+    n: int = 0
+    sum: float = 0.0
+    squares: float = 0.0
+    bins: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.n < 0 or not (isfinite(self.sum) and isfinite(self.squares)):
+            raise UsageError(
+                f"a tally needs n >= 0 and finite sums, found n={self.n}, sum={self.sum}, squares={self.squares}: "
+                "leave padding and unmeasured numbers out"
+            )
+
+    def __add__(self, other: Tally) -> Tally:
+        if not self.n or not other.n:  # a tally of nothing need not know the edges
+            return self if self.n else other
+        if len(self.bins) != len(other.bins):
+            raise UsageError(
+                f"these tallies have {len(self.bins)} and {len(other.bins)} bins: use the same edges in both"
+            )
+        bins = tuple(a + b for a, b in zip(self.bins, other.bins, strict=True))
+        return Tally(self.n + other.n, self.sum + other.sum, self.squares + other.squares, bins)
+
+    @property
+    def mean(self) -> float | None:
+        return self.sum / self.n if self.n else None
+
+    @property
+    def variance(self) -> float | None:
+        """Of these numbers, divided by n. Rounding may move it, but never below 0."""
+        return max(self.squares / self.n - (self.sum / self.n) ** 2, 0.0) if self.n else None
+
+
+class Stateful(Protocol):
+    """What a checkpoint saves: `state` is plain JSON, and an object restored from it goes on as the first would have."""
+
+    def state(self) -> dict[str, Any]: ...
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Controller(Stateful, Protocol):
+    """Moves settings from step to step. Only `observe` changes it, so evaluation, which never calls it, cannot."""
+
+    def observe(self, tally: Tally) -> None: ...
+
+    def settings(self) -> dict[str, float]: ...

@@ -8,12 +8,17 @@ from typing import Any, Literal
 
 Loop = Literal["training", "inference"]
 Kind = Literal[
-    "ratio_clip",  # bounds the policy ratio of each token
+    "ratio_clip",  # a surrogate that bounds the policy ratio: on-policy it is plain policy gradient
+    "surrogate",  # another policy-gradient term per token
     "regulariser",  # a term added to the loss
     "weight",  # a weight per token
+    "reduction",  # what the terms of all tokens are divided by
+    "advantage",  # turns the rewards of a group into advantages
     "controller",  # moves a setting from step to step
     "reward",  # a part of the reward
     "filter",  # chooses which groups or completions are learnt from
+    "curriculum",  # chooses which problems are drawn next
+    "data",  # makes demonstrations for supervised training
     "cap",  # limits the tokens of one completion
     "strategy",  # spends a token budget on one question
 ]
@@ -34,7 +39,9 @@ class Method:
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     acts_only: tuple[str, ...] = ()  # conditions without which it does nothing: "off_policy", …
     traps: tuple[str, ...] = ()
-    status: Literal["untested", "tested"] = "untested"  # whether a study of ours has compared it
+    status: Literal["untested", "proven", "neutral"] = "untested"  # what a study of ours found; untested: none yet
+    equation: str = ""  # one line of plain text
+    inputs: tuple[str, ...] = ()  # what it needs, by the parameter names of its target
 
     @property
     def link(self) -> str:
@@ -74,6 +81,6 @@ class Host:
     title: str
     versions: str  # releases in which every key below was found
     settings: Mapping[str, Setting]
-    ours: bool = False  # part of this project: it has a method once that is built
+    ours: str = ""  # part of this project: the module that runs it, which may not be there yet
     off_policy: str = ""  # what makes several updates follow one batch of completions; nothing to say: not a trainer
     notes: tuple[str, ...] = ()

@@ -79,7 +79,7 @@ EQUIPOISE = Host(
             *("max_completion_length", "reward_weights", "updates_per_batch"),
         )
     },
-    ours=True,
+    ours="equipoise.training",
     off_policy="updates_per_batch above 1",
 )
 
@@ -97,7 +97,7 @@ GATEWAY = Host(
         "budget": Setting("controller.budget", "tokens of all completions together"),
         "cap.tokens": Setting("controller.thinking_budget"),
     },
-    ours=True,
+    ours="equipoise.gateway",
 )
 
 OPENAI = Host(

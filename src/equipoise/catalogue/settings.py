@@ -12,12 +12,18 @@ from equipoise.errors import UsageError, unknown_name
 # Where a method of a kind goes in our own recipe.
 _SLOTS = {
     "ratio_clip": "surrogate",
+    "surrogate": "surrogate",
     "regulariser": "regularisers",
     "weight": "weights",
+    "reduction": "reduction",
+    "advantage": "advantage",
     "controller": "controllers",
     "reward": "rewards",
     "filter": "filters",
+    "curriculum": "curriculum",
+    "data": "demonstrations",
 }
+_ONE = ("surrogate", "reduction", "advantage", "curriculum")  # slots that hold one method
 
 
 def settings_for(method: Method | str, host: str, **values: Any) -> dict[str, Any]:
@@ -60,11 +66,11 @@ def as_lines(host: str, settings: Mapping[str, Any]) -> list[str]:
 
 def _by_name(method: Method, host: Host, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Our own hosts take a method as on the command line: `forking:share=0.2`."""
-    spec = f"{method.name}:" + ",".join(f"{name}={value}" for name, value in chosen.items())
+    spec = ":".join(filter(None, (method.name, ",".join(f"{name}={value}" for name, value in chosen.items()))))
     if host.name == "gateway":
         return {host.settings["strategy"].key: spec}
     slot = _SLOTS[method.kind]
-    return {slot: spec if slot == "surrogate" else [spec]}
+    return {slot: spec if slot in _ONE else [spec]}
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
+from equipoise.catalogue.advantages import ADVANTAGES
 from equipoise.catalogue.base import Host, Method, Recipe
+from equipoise.catalogue.controllers import CONTROLLERS
 from equipoise.catalogue.hosts import HOSTS
 from equipoise.catalogue.inference import INFERENCE
+from equipoise.catalogue.rewards import REWARDS
 from equipoise.catalogue.training import RECIPES, TRAINING
 from equipoise.errors import unknown_name
 
@@ -19,7 +22,7 @@ Row = TypeVar("Row")
 
 
 def methods() -> tuple[Method, ...]:
-    return TRAINING + INFERENCE
+    return TRAINING + ADVANTAGES + REWARDS + CONTROLLERS + INFERENCE
 
 
 def recipes() -> tuple[Recipe, ...]:
@@ -52,9 +55,10 @@ def is_built(method: Method) -> bool:
 
 
 def hosts_of(method: Method) -> tuple[str, ...]:
-    """Where the method can be set today: hosts that have it themselves, and our own once it is built."""
+    """Where the method can be set today: hosts that have it themselves, and our own once both are built."""
     own = "equipoise" if method.loop == "training" else "gateway"
-    return tuple(host for host in HOSTS if host in method.hosts or (host == own and is_built(method)))
+    ready = find_spec(HOSTS[own].ours) is not None and is_built(method)
+    return tuple(host for host in HOSTS if host in method.hosts or (host == own and ready))
 
 
 @cache

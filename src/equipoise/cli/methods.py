@@ -9,6 +9,12 @@ import typer
 if TYPE_CHECKING:
     from equipoise.catalogue.base import Method
 
+STATUS = {
+    "untested": "not yet compared in a study of ours",
+    "proven": "helped in a study of ours",
+    "neutral": "compared in a study of ours, where it did not help",
+}
+
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="one method; default: all")] = None,
@@ -49,10 +55,13 @@ def _page(method: Method) -> list[str]:
     from equipoise.catalogue.table import hosts_of
 
     lines = [f"{method.name}: {method.about}", f"  loop      {method.loop}", f"  paper     {method.link}"]
+    if method.equation:
+        lines.append(f"  equation  {method.equation}")
+    if method.inputs:
+        lines.append(f"  inputs    {', '.join(method.inputs)}")
     lines.append(f"  settings  {', '.join(f'{key} = {value}' for key, value in method.settings.items()) or 'none'}")
     for host in hosts_of(method):
         lines += [f"  {host:<8}  {line}" for line in as_lines(host, settings_for(method, host))]
     lines += [f"  acts only {what.replace('_', '-')}" for what in method.acts_only]
     lines += [f"  trap      {trap}" for trap in method.traps]
-    tested = "compared in a study of ours" if method.status == "tested" else "not yet compared in a study of ours"
-    return [*lines, f"  status    {tested}"]
+    return [*lines, f"  status    {STATUS[method.status]}"]

@@ -14,7 +14,9 @@ from typing import Any
 
 from equipoise.base import Estimate, Prescription
 from equipoise.catalogue.hosts import HOSTS
+from equipoise.catalogue.lint import lint
 from equipoise.catalogue.settings import as_lines, settings_for
+from equipoise.catalogue.setup import Setup
 from equipoise.catalogue.table import find_method
 from equipoise.diagnosis.judge import Judgement
 
@@ -68,11 +70,20 @@ def _nothing(found: Judgement) -> Prescription:
 
 
 def _merge(settings: dict[str, dict[str, Any]], name: str, **values: Any) -> None:
+    """Add a method's settings for every host that has it and where it acts."""
     method = find_method(name)
     for host in HOSTS:
         found = settings_for(method, host, **values)
-        if found:
+        if found and not _inert(name, values, host):
             settings.setdefault(host, {}).update(found)
+
+
+def _inert(name: str, values: Mapping[str, Any], host: str) -> bool:
+    """Whether the linter finds that it changes nothing on one update per batch, TRL's default: no rollout tells us otherwise."""
+    return any(
+        found.verdict == "inert" and found.method == name
+        for found in lint({name: values}, Setup(host=host, updates_per_batch=1))
+    )
 
 
 def _best_budget(estimates: Mapping[str, list[Estimate]]) -> tuple[int, int]:
