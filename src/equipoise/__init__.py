@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from equipoise.catalogue.table import methods as methods
     from equipoise.diagnosis.verdict import diagnose as diagnose
     from equipoise.errors import UsageError as UsageError
+    from equipoise.lab.blend import blend as blend
+    from equipoise.lab.study import study as study
     from equipoise.measures.table import measure as measure
     from equipoise.rollouts.convert import convert as convert
     from equipoise.rollouts.readers.table import open_source as read
     from equipoise.rollouts.run import Run as Run
+    from equipoise.tasks.table import find_task as task
+    from equipoise.training.loop import train as train
+    from equipoise.training.recipe import recipe as recipe
 
 _PUBLIC = {
     "read": "equipoise.rollouts.readers.table:open_source",
@@ -29,6 +34,11 @@ _PUBLIC = {
     "methods": "equipoise.catalogue.table:methods",
     "build": "equipoise.catalogue.build:build",
     "lint": "equipoise.catalogue.lint:lint",
+    "recipe": "equipoise.training.recipe:recipe",
+    "task": "equipoise.tasks.table:find_task",
+    "train": "equipoise.training.loop:train",
+    "blend": "equipoise.lab.blend:blend",
+    "study": "equipoise.lab.study:study",
     "Run": "equipoise.rollouts.run:Run",
     "Rollout": "equipoise.base:Rollout",
     "Setup": "equipoise.catalogue.setup:Setup",
@@ -40,6 +50,7 @@ __all__ = [
     "Run",
     "Setup",
     "UsageError",
+    "blend",
     "build",
     "convert",
     "diagnose",
@@ -47,6 +58,10 @@ __all__ = [
     "measure",
     "methods",
     "read",
+    "recipe",
+    "study",
+    "task",
+    "train",
 ]
 
 

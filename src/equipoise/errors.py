@@ -11,6 +11,14 @@ class UsageError(ValueError):
     """Bad input: the message says what was asked, what was found and what would work."""
 
 
+class UsageErrors(UsageError):
+    """Several problems told at once, one line each: all that is wrong with a config."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
 class MissingExtra(UsageError):
     """An optional dependency is not installed; the message is the pip line that installs it."""
 

@@ -16,6 +16,7 @@ Kind = Literal[
     "advantage",  # turns the rewards of a group into advantages
     "controller",  # moves a setting from step to step
     "reward",  # a part of the reward
+    "bonus",  # a term added to the advantage, kept apart from the reward
     "filter",  # chooses which groups or completions are learnt from
     "curriculum",  # chooses which problems are drawn next
     "data",  # makes demonstrations for supervised training

@@ -79,7 +79,7 @@ EQUIPOISE = Host(
             *("max_completion_length", "reward_weights", "updates_per_batch"),
         )
     },
-    ours="equipoise.training",
+    ours="equipoise.training.loop",
     off_policy="updates_per_batch above 1",
 )
 

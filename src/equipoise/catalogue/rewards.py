@@ -25,7 +25,7 @@ _OPEN = "the paper gives no value: this one is ours"
 REWARDS: tuple[Method, ...] = (
     Method(
         "ucb_naive",
-        kind="reward",
+        kind="bonus",
         loop="training",
         about="a bonus for answers that training has rarely seen for this problem",
         target="equipoise.shaping.exploration:ucb_naive",
@@ -43,7 +43,7 @@ REWARDS: tuple[Method, ...] = (
     ),
     Method(
         "ucb_mean",
-        kind="reward",
+        kind="bonus",
         loop="training",
         about="rarity of an answer over training, minus the mean rarity of the group's others",
         target="equipoise.shaping.exploration:ucb_mean",
@@ -62,7 +62,7 @@ REWARDS: tuple[Method, ...] = (
     ),
     Method(
         "ucb_constant",
-        kind="reward",
+        kind="bonus",
         loop="training",
         about="rarity of an answer over training, minus a constant: pays for new answers, punishes worn ones",
         target="equipoise.shaping.exploration:ucb_constant",
@@ -83,7 +83,7 @@ REWARDS: tuple[Method, ...] = (
     ),
     Method(
         "batch_exploration",
-        kind="reward",
+        kind="bonus",
         loop="training",
         about="minus the share of the group that gave the same final answer",
         target="equipoise.shaping.exploration:batch_exploration",

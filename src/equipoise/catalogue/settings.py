@@ -10,7 +10,7 @@ from equipoise.catalogue.table import find_host, find_method, hosts_of
 from equipoise.errors import UsageError, unknown_name
 
 # Where a method of a kind goes in our own recipe.
-_SLOTS = {
+SLOTS = {
     "ratio_clip": "surrogate",
     "surrogate": "surrogate",
     "regulariser": "regularisers",
@@ -19,6 +19,7 @@ _SLOTS = {
     "advantage": "advantage",
     "controller": "controllers",
     "reward": "rewards",
+    "bonus": "bonuses",
     "filter": "filters",
     "curriculum": "curriculum",
     "data": "demonstrations",
@@ -69,7 +70,7 @@ def _by_name(method: Method, host: Host, chosen: Mapping[str, Any]) -> dict[str,
     spec = ":".join(filter(None, (method.name, ",".join(f"{name}={value}" for name, value in chosen.items()))))
     if host.name == "gateway":
         return {host.settings["strategy"].key: spec}
-    slot = _SLOTS[method.kind]
+    slot = SLOTS[method.kind]
     return {slot: spec if slot in _ONE else [spec]}
 
 

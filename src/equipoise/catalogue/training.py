@@ -433,6 +433,15 @@ TRAINING: tuple[Method, ...] = (
 
 RECIPES: tuple[Recipe, ...] = (
     Recipe(
+        "grpo",
+        about="the clipped ratio with advantages over the group's standard deviation, on-policy, no KL",
+        methods={"clip": {}, "group_std": {}},
+        prompts_per_step=64,
+        completions_per_prompt=16,
+        updates_per_step=1,
+        paper="2402.03300",
+    ),
+    Recipe(
         "dapo",
         about="clip-higher, dynamic sampling and a soft length penalty, token mean, no KL",
         methods={"clip_higher": {}, "dynamic_sampling": {}, "soft_overlong": {}},

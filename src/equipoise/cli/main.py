@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli import convert, demo, diagnose, measure, methods
-from equipoise.errors import UsageError
+from equipoise.cli import blend, convert, demo, diagnose, measure, methods, study, train
+from equipoise.errors import UsageError, UsageErrors
 
 app = typer.Typer(
     name="equipoise",
@@ -29,6 +29,9 @@ app.command("diagnose")(diagnose.diagnose)
 app.command("measure")(measure.measure)
 app.command("convert")(convert.convert)
 app.command("methods")(methods.methods)
+app.command("train")(train.train)
+app.command("study")(study.study)
+app.command("blend")(blend.blend)
 
 
 def _version(asked: bool) -> None:
@@ -49,29 +52,34 @@ def main(
 
 
 def run() -> None:
-    """Entry point: a UsageError is one line on stderr; so is any other failure, unless EQUIPOISE_DEBUG asks for more."""
+    """Entry point: a UsageError is one line on stderr, or one a problem; so is any other failure, unless EQUIPOISE_DEBUG asks for more."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a stream that cannot encode "–" prints "?" instead of failing
+    # Before torch is loaded: on a busy machine its threads would otherwise spin while they wait for each other.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
+    except UsageErrors as problem:
+        _leave(2, *problem.lines)
     except UsageError as problem:
-        _leave(str(problem), 2)
+        _leave(2, str(problem))
     except BrokenPipeError:
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
         )  # the reader has gone: nothing is left to flush to
         sys.exit(1)
     except (OSError, MemoryError) as problem:
-        _leave(f"{type(problem).__name__}: {problem}", 1)
+        _leave(1, f"{type(problem).__name__}: {problem}")
     except Exception as problem:
         if os.environ.get("EQUIPOISE_DEBUG"):
             raise
-        _leave(f"internal error, {type(problem).__name__}: {problem} (EQUIPOISE_DEBUG=1 shows where)", 1)
+        _leave(1, f"internal error, {type(problem).__name__}: {problem} (EQUIPOISE_DEBUG=1 shows where)")
 
 
-def _leave(message: str, code: int) -> None:
+def _leave(code: int, *lines: str) -> None:
     from equipoise.text.display import safe_text
 
-    print(f"equipoise: {safe_text(message, 2000)}", file=sys.stderr)
+    for line in lines:
+        print(f"equipoise: {safe_text(line, 2000)}", file=sys.stderr)
     sys.exit(code)

@@ -1,86 +1,122 @@
-"""The demo: one made-up run per verdict, shipped with the package, and their diagnoses.
+"""The demo: collapse and its cure in a few minutes on two cores, from the model inside the package.
 
-`make_examples` writes the files again, byte for byte the same rollouts: `python -m equipoise.lab.make_examples`.
+Two runs from one model, on the same problems with the same seeds and as many rollouts: plain GRPO, and the same with an exact KL to
+the base model and a penalty on equal answers in a group. Both are evaluated on held-out problems, problem by problem against
+the base model, and diagnosed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from equipoise.base import Diagnosis, Verdict
-from equipoise.lab.synthetic import World
+import numpy as np
 
-FOLDER = Path(__file__).parent / "examples"
-BASE = "base"  # the base model's rollouts: all examples were made from this model
-SEED = 1
+from equipoise.base import Diagnosis, Estimate
+from equipoise.diagnosis.verdict import diagnose
+from equipoise.measures.intervals import paired_difference
+from equipoise.measures.passk import pass_at_k_of
+from equipoise.training.collect import Batch
+from equipoise.training.evaluate import Evaluated
+from equipoise.training.loop import Trained, train
+from equipoise.training.recipe import Evaluation, Learning, Method, Sampling, TrainConfig, recipe
 
-_WORLD = World(problems=100, samples=16, passes=4, budget_samples=6, tokens=8, texts=True)
-BASE_SAMPLES = 32
+PLAIN, KEPT = "plain", "kept"
+METHODS: dict[str, Method] = {
+    PLAIN: recipe("grpo"),
+    KEPT: recipe(
+        "grpo", regularisers=["kl:coef=0.05,kind=exact"], bonuses=["batch_exploration:weight=0.1"], bonus_on_answer=True
+    ),
+}
+TITLES = {PLAIN: "GRPO", KEPT: "GRPO + KL to the base model + batch exploration"}
+STEPS = 100
+PROBLEMS, SAMPLES = 192, 64  # of the evaluation
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
-    """A made-up run. `label` is the verdict that its making implies."""
+class Arm:
+    """One run: what it became, and how that differs from the base model on the same problems."""
 
     name: str
-    title: str
-    world: World
-    label: Verdict
-    baseline: bool = True
-
-    @property
-    def path(self) -> Path:
-        return example_path(self.name)
-
-    def command(self) -> str:
-        """The line that prints this example's card."""
-        against = f" --baseline {example_path(BASE)}" if self.baseline else ""
-        return f"equipoise diagnose {self.path}{against}"
+    trained: Trained
+    changes: tuple[Estimate, ...]  # pass@1 and pass@k minus the base model's, k all samples
+    diagnosis: Diagnosis
 
 
-def example_path(name: str) -> Path:
-    return FOLDER / f"{name}.parquet"
+@dataclass(frozen=True, slots=True)
+class Demo:
+    base: Evaluated
+    arms: tuple[Arm, ...]
+    kept_minus_plain: tuple[Estimate, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        def told(estimates: tuple[Estimate, ...]) -> list[dict[str, Any]]:
+            return [estimate.to_dict() for estimate in estimates]
+
+        return {
+            "schema": "equipoise.demo/2",
+            "base": told(self.base.estimates),
+            "arms": [
+                {
+                    "arm": arm.name,
+                    "title": TITLES[arm.name],
+                    "run": arm.trained.folder,
+                    "after": told(arm.trained.after[0].estimates),
+                    "against_base": told(arm.changes),
+                    "diagnosis": arm.diagnosis.to_dict(),
+                    "seconds": round(arm.trained.seconds, 1),
+                }
+                for arm in self.arms
+            ],
+            "kept_minus_plain": told(self.kept_minus_plain),
+        }
 
 
-EXAMPLES: tuple[Example, ...] = (
-    Example(
-        "healthy",
-        "Synthetic run 1: it learns; routine tokens lose their entropy, forks and answers keep their breadth",
-        replace(_WORLD, learning=1.0, narrowing=1.0),
-        "healthy",
-    ),
-    Example(
-        "collapse",
-        "Synthetic run 2: every problem is drawn to its likeliest answer, solved or not",
-        replace(_WORLD, learning=0.2, collapse=1.0),
-        "training-time entropy collapse",
-    ),
-    Example(
-        "inflation",
-        "Synthetic run 3: it learns, but thinking past the best budget scatters its answers",
-        replace(_WORLD, learning=0.5, narrowing=0.2, inflation=1.0),
-        "inference-time variance inflation",
-    ),
-    Example(
-        "both",
-        "Synthetic run 4: collapsed in training, and long thinking scatters what is left",
-        replace(_WORLD, learning=0.2, collapse=1.0, inflation=1.0),
-        "both",
-    ),
-    Example(
-        "too-little",
-        "Synthetic run 5: eight problems, one pass over them, no baseline",
-        replace(_WORLD, problems=8, samples=4, passes=1, budgets=()),
-        "not enough data",
-        baseline=False,
-    ),
-)
+def run_demo(
+    folder: Path,
+    *,
+    steps: int = STEPS,
+    problems: int = PROBLEMS,
+    samples: int = SAMPLES,
+    say: Callable[[str], None] = lambda line: None,
+) -> Demo:
+    """Train, evaluate, compare and diagnose both arms; their run folders are written under `folder`."""
+    trained = {}
+    for name, method in METHODS.items():
+        say(f"{TITLES[name]}: {steps} steps")
+        how = Evaluation(problems=problems, samples=samples, every=max(steps, 1))
+        trained[name] = train(_config(folder / name, method, steps, how), say=say)
+    base, plain, kept = trained[PLAIN].before[0], trained[PLAIN].after[0], trained[KEPT].after[0]
+    arms = tuple(
+        Arm(name, found, _compared(found.after[0].batch, base.batch, "base"), diagnose(found.folder))
+        for name, found in trained.items()
+    )
+    return Demo(base, arms, _compared(kept.batch, plain.batch, PLAIN))
 
 
-def run_demo() -> list[tuple[str, Diagnosis]]:
-    """Every bundled example's title and diagnosis."""
-    from equipoise.diagnosis.verdict import diagnose
+def _config(out: Path, method: Method, steps: int, evaluation: Evaluation) -> TrainConfig:
+    return TrainConfig(
+        out=out,
+        method=method,
+        sampling=Sampling(prompts=32, samples=16),
+        learning=Learning(steps=steps, lr=2e-4, rows=512),
+        evaluation=evaluation,
+        save_every=max(steps, 1),
+        record_every=5,
+    )
 
-    base = example_path(BASE)
-    return [(each.title, diagnose(each.path, baseline=base if each.baseline else None)) for each in EXAMPLES]
+
+def _compared(ours: Batch, theirs: Batch, against: str) -> tuple[Estimate, ...]:
+    """pass@1 and pass@k, k all samples, minus the other's, on the same problems in the same order."""
+    return tuple(
+        paired_difference(_passes(ours, k), _passes(theirs, k)).named(f"pass@{k}", {"k": k, "against": against})
+        for k in (1, ours.answers_PG.shape[1])
+    )
+
+
+def _passes(batch: Batch, k: int) -> np.ndarray:
+    correct_PG = batch.groups.correct_PG
+    assert correct_PG is not None
+    return pass_at_k_of(np.nansum(correct_PG, axis=1), np.isfinite(correct_PG).sum(axis=1), k)

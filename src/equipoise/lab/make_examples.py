@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from equipoise.lab.demo import BASE, BASE_SAMPLES, EXAMPLES, FOLDER, SEED
 from equipoise.lab.synthetic_run import make_baseline, make_run
+from equipoise.lab.verdict_examples import BASE, BASE_SAMPLES, EXAMPLES, FOLDER, SEED
 from equipoise.rollouts.columns import COLUMNS, schema
 from equipoise.rollouts.run import Run
 

@@ -1,0 +1,64 @@
+"""`equipoise train [CONFIG] [key=value…]`: one training run of the embedded trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    config: Annotated[str | None, typer.Argument(help="a TOML file of settings", show_default=False)] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="settings that replace those of the file: learning.lr=1e-4, trackers=\\[tensorboard]",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on from the newest complete checkpoint of the folder")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print only JSON on stdout")] = False,
+) -> None:
+    """Train a model by reinforcement learning, and evaluate it before and after.
+
+    Example: equipoise train grpo.toml out=runs/high method.surrogate=clip_higher
+    """
+    from importlib.util import find_spec
+
+    from equipoise.cli.numbers import print_estimates
+    from equipoise.cli.show import print_json
+    from equipoise.config import load_config
+    from equipoise.errors import MissingExtra
+    from equipoise.text.display import safe_text
+    from equipoise.training.recipe import TrainConfig
+
+    path, overrides = _split([*([config] if config else []), *(settings or [])])
+    chosen = load_config(TrainConfig, path=path, overrides=overrides)
+    if find_spec("torch") is None:
+        raise MissingExtra("train", needed_for="equipoise train")
+    from equipoise.training.loop import train as run  # after the settings are known to be good: torch takes seconds
+
+    def say(line: str) -> None:
+        typer.echo(safe_text(line, 1000), err=True)  # stdout is for the result
+
+    trained = run(chosen, resume=resume, say=say)
+    if as_json:
+        print_json(trained.to_dict())
+        return
+    for when, evaluated in (("before", trained.before), ("after", trained.after)):
+        if evaluated:
+            typer.echo(f"{when} training, held-out problems")
+            print_estimates([number for one in evaluated for number in one.estimates])
+            typer.echo()
+    typer.echo(safe_text(f"{trained.steps:,} steps, {trained.seconds:,.0f} s: {trained.folder}", 1000))
+
+
+def _split(words: list[str]) -> tuple[Path | None, list[str]]:
+    """The file, where the first word names one, and the settings."""
+    if words and ("=" not in words[0] or words[0].endswith(".toml")):
+        return Path(words[0]), words[1:]
+    return None, words

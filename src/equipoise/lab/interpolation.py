@@ -1,0 +1,239 @@
+"""Two models of one architecture, and the models on the straight line between their weights.
+
+θ(λ) = θ_base + λ (θ_trained − θ_base): linear interpolation of a model and its fine-tuned self, as in WiSE-FT
+(https://arxiv.org/abs/2109.01903) and, for policies trained by RL, WARP (https://arxiv.org/abs/2406.16768).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import UsageError
+from equipoise.models.characters import FIRST
+from equipoise.models.checkpoint import load_gpt, save_gpt
+from equipoise.models.gpt import GPT
+from equipoise.models.language_model import LanguageModel
+from equipoise.models.loaders import Loaded, load_model
+from equipoise.models.packaged import packaged_model
+from equipoise.rollouts.folder import info_of
+from equipoise.training.checkpoints import load_checkpoint
+
+# Keys of a transformers config that do not change what the network computes when it samples; nor does a dropout.
+_IDLE = frozenset(
+    {"_name_or_path", "architectures", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "id2label"}
+    | {"initializer_range", "label2id", "output_attentions", "output_hidden_states", "pad_token_id", "pretraining_tp"}
+    | {
+        "gradient_checkpointing",
+        "problem_type",
+        "return_dict",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+        "quantization_config",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One of the two models, in the dtype it is stored in. `settings`: of the run that trained it, {} where none is known."""
+
+    name: str
+    loaded: Loaded
+    settings: Mapping[str, Any]
+    step: int | None = None  # of the run's checkpoint
+
+
+class Line:
+    """The models between two ends. `at(λ)` puts the weights of that point into `model`, in place, and gives it back.
+
+    Everything but the weights is TRAINED's: tokenizer, chat template, tokens that end a text. A transformers model of TRAINED is
+    used up: `model` is that object.
+    """
+
+    def __init__(self, base: End, trained: End, *, device: str = "cpu") -> None:
+        check_alike(base, trained)
+        theirs, ours = weights_of(base.loaded.model), weights_of(trained.loaded.model)
+        # A trainer may store float32 where its base is bfloat16: widening changes no number.
+        kinds = {name: torch.promote_types(theirs[name].dtype, ours[name].dtype) for name in ours}
+        self.tokens = trained.loaded.tokens
+        self._base = {name: tensor.to(device, kinds[name]) for name, tensor in theirs.items()}
+        self._trained = {name: tensor.to(device, kinds[name], copy=True) for name, tensor in ours.items()}
+        self.model = _model_of(trained.loaded.model, kinds, device)
+
+    @torch.no_grad()
+    def at(self, point: float) -> LanguageModel:
+        # In place: on a GPU captured graphs read the weights where they were.
+        blended = interpolate(self._base, self._trained, point)
+        for name, weight in weights_of(self.model).items():
+            weight.copy_(blended[name])
+        return self.model
+
+    def save(self, folder: Path) -> Path:
+        """The model as it is now: `model.safetensors` for the small GPT, else transformers' layout. Returns what loads it."""
+        if isinstance(self.model, GPT):
+            path = folder / "model.safetensors"
+            save_gpt(path, self.model, self.tokens)  # type: ignore[arg-type]
+            return path
+        from equipoise.models import pretrained
+
+        pretrained.save_transformers(folder, self.model, self.tokens)  # type: ignore[arg-type]
+        return folder
+
+
+def interpolate(base: Mapping[str, Tensor], trained: Mapping[str, Tensor], point: float) -> dict[str, Tensor]:
+    """base + point · (trained − base), at least in float32, then in the dtype of the inputs; at 0 and 1 the inputs themselves."""
+    if point in (0, 1):
+        return dict(trained if point == 1 else base)
+    return {name: _between(tensor, trained[name], point) for name, tensor in base.items()}
+
+
+def _between(base: Tensor, trained: Tensor, point: float) -> Tensor:
+    if not base.is_floating_point() or torch.equal(base, trained):
+        return base  # integers are equal, see `check_alike`; a constant may hold −∞, which has no difference to itself
+    wide = torch.promote_types(base.dtype, torch.float32)
+    return torch.lerp(base.to(wide), trained.to(wide), point).to(base.dtype)
+
+
+def weights_of(model: Any) -> dict[str, Tensor]:
+    """Parameters and stored buffers, each once, under the first of its names: tied weights are one tensor."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(tensor), (name, tensor))
+    return {name: tensor.detach() for name, tensor in found.values()}
+
+
+def load_end(name: str | Path) -> End:
+    """A model by its name, or a run folder, which stands for its newest complete checkpoint."""
+    folder = Path(name)
+    if not (folder / "run.json").is_file():
+        return End(str(name), _load(str(name)), {})
+    info, checkpoint = info_of(folder / "run.json"), load_checkpoint(folder)
+    if checkpoint is None or info.model is None:
+        raise UsageError(f"{folder} is a run folder without a complete checkpoint: give a model, or a run that has one")
+    try:
+        loaded = load_model(_resolve(info.model))
+    except UsageError as problem:
+        raise UsageError(f"{folder} was trained from '{info.model}', which cannot be loaded: {problem}") from problem
+    _fill(folder, loaded.model, checkpoint.model)
+    return End(str(name), loaded, info.settings, checkpoint.step)
+
+
+def _load(name: str) -> Loaded:
+    source = _resolve(name)
+    if source.endswith(".safetensors"):
+        return Loaded(*load_gpt(Path(source)))
+    from equipoise.models import pretrained  # inside: transformers takes seconds to import
+
+    stored: Any = "auto"  # for transformers: the dtype of the file
+    return Loaded(
+        *pretrained.load_transformers(pretrained.find_smollm2() if source == "smollm2" else source, dtype=stored)
+    )
+
+
+def _resolve(name: str) -> str:
+    kind, _, size = name.partition(":")
+    return str(packaged_model(size or "small")) if kind == "packaged" else name
+
+
+@torch.no_grad()
+def _fill(folder: Path, model: Any, stored: Mapping[str, Tensor]) -> None:
+    """A checkpoint's weights; of a tied weight it may hold any one name."""
+    names: dict[int, list[str]] = {}
+    state = model.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        names.setdefault(id(tensor), []).append(name)
+    for same in names.values():
+        name = next((name for name in same if name in stored), None)
+        if name is None or stored[name].shape != state[same[0]].shape:
+            found = "is missing" if name is None else f"has shape {tuple(stored[name].shape)}"
+            raise UsageError(f"the checkpoint of {folder} does not fit its model: {same[0]} {found}")
+        state[same[0]].copy_(stored[name])
+
+
+def _model_of(like: LanguageModel, kinds: Mapping[str, torch.dtype], device: str) -> LanguageModel:
+    """A model to be filled, its weights of these dtypes."""
+    if isinstance(like, GPT):
+        # Anew: its rotary angles, once rounded to half precision, could not be widened.
+        return GPT(like.config).to(device, next(iter(kinds.values())))
+    like.to(device)  # type: ignore[attr-defined]
+    for name, weight in like.state_dict(keep_vars=True).items():  # type: ignore[call-arg]
+        weight.data = weight.data.to(kinds.get(name, weight.dtype))
+    return like
+
+
+# --- one architecture ------------------------------------------------------------------------------------------------------
+
+
+def check_alike(base: End, trained: End) -> None:
+    """Refuse two models that no line joins, naming the first difference."""
+    for what, a, b in _differences(base.loaded, trained.loaded):
+        raise UsageError(
+            f"{base.name} and {trained.name} cannot be blended: {what} is {a} in the first and {b} in the second; "
+            "give a model and one trained from it"
+        )
+    theirs, ours = weights_of(base.loaded.model), weights_of(trained.loaded.model)
+    for name in theirs:
+        for end, tensor in ((base, theirs[name]), (trained, ours[name])):
+            if not bool(tensor.isfinite().all()) and not torch.equal(theirs[name], ours[name]):
+                raise UsageError(
+                    f"{end.name} holds nan or infinity in {name}: did its training diverge? Give an earlier checkpoint"
+                )
+
+
+def _differences(base: Loaded, trained: Loaded) -> Iterator[tuple[str, object, object]]:
+    """(what, in base, in trained), from the coarsest to the finest, as far as someone reads on."""
+    kinds = [type(getattr(loaded.model, "inner", loaded.model)).__name__ for loaded in (base, trained)]
+    if kinds[0] != kinds[1]:
+        yield "the architecture", kinds[0], kinds[1]
+    yield from _unlike("", _config(base.model), _config(trained.model))
+    yield from _unlike("the vocabulary's ", _vocabulary(base), _vocabulary(trained))
+    a, b = weights_of(base.model), weights_of(trained.model)
+    yield from _unlike("the shape of ", _shapes(a), _shapes(b))
+    for name in a:
+        floats = a[name].is_floating_point()
+        if floats != b[name].is_floating_point():
+            yield f"the dtype of {name}", a[name].dtype, b[name].dtype
+        if not floats and not torch.equal(a[name], b[name]):
+            yield f"{name}, whole numbers that have no in-between,", "one", "another"
+
+
+def _unlike(prefix: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, object, object]]:
+    for key in [*a, *(key for key in b if key not in a)]:
+        if key not in a or key not in b or a[key] != b[key]:
+            yield f"{prefix}{key}", a.get(key, "absent"), b.get(key, "absent")
+
+
+def _config(model: Any) -> dict[str, Any]:
+    if isinstance(model, GPT):
+        return {name: getattr(model.config, name) for name in model.config.__dataclass_fields__}
+    return dict(_leaves("", model.inner.config.to_dict()))
+
+
+def _leaves(prefix: str, config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if key in _IDLE or "drop" in key:
+            continue
+        if isinstance(value, dict):
+            yield from _leaves(f"{prefix}{key}.", value)
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _vocabulary(loaded: Loaded) -> dict[str, Any]:
+    tokens: Any = loaded.tokens
+    if isinstance(loaded.model, GPT):
+        return {f"token {id}": repr(character) for id, character in enumerate(tokens.alphabet, FIRST)}
+    return {
+        f"token {id}": repr(word) for id, word in sorted((id, word) for word, id in tokens.inner.get_vocab().items())
+    }
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: tuple(tensor.shape) for name, tensor in weights.items()}

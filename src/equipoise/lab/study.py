@@ -1,0 +1,173 @@
+"""A study: arms × seeds on the same problems with equal rollouts, one folder of results. Resumable at any moment.
+
+OUT/  results.json  README.md     the numbers, and one page of them
+      problems.parquet            what every policy did on every problem at every temperature
+      runs/base  runs/ARM-SEED/   the runs
+      tune/…                      what learning rate and temperature were chosen by
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from equipoise.errors import UsageError
+from equipoise.files import atomic_write, make_folder, plain, read_json
+from equipoise.lab.study_config import BASE, StudyConfig
+from equipoise.lab.study_outcomes import Outcomes, write_tables
+from equipoise.lab.study_page import write_page
+from equipoise.lab.study_results import Finished, assemble
+from equipoise.lab.study_run import Job, base_job, is_finished, run_job, write_job
+from equipoise.lab.study_tune import best, choose_rates, choose_temperatures
+
+Say = Callable[[str], None]
+LOOK_AGAIN = 0.2  # seconds between two looks at the processes
+
+
+@dataclass(frozen=True, slots=True)
+class Studied:
+    """A finished study: its folder and what its results.json holds."""
+
+    folder: str
+    results: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.results)
+
+
+def study(
+    config: StudyConfig,
+    *,
+    jobs: int = 1,
+    command: str = "",
+    say: Say = lambda line: None,
+    tick: Say = lambda line: None,
+) -> Studied:
+    """Run what is not finished yet, `jobs` runs side by side, and write the results. `tick` hears of every training step."""
+    started = time.perf_counter()
+    try:
+        make_folder(config.out)
+    except OSError as problem:
+        raise UsageError(f"cannot write a study into {config.out}: {problem.strerror or problem}") from problem
+    for words, arms in _warnings(config).items():
+        say(f"{words} ({', '.join(arms)})")
+
+    def run_all(jobs_of: list[Job]) -> None:
+        _run_all(jobs_of, jobs, say, tick)
+
+    rates = choose_rates(config, run_all) if config.tune and config.tune.lr else {}
+    planned = _plan(config, {arm: best(tried)["lr"] for arm, tried in rates.items()})
+    run_all([job for _, _, job in planned])
+    tuned = choose_temperatures(config, planned, rates, run_all) if config.tune else None
+    runs = [Finished(arm, seed, job, Outcomes.load(job.folder / "outcomes.parquet")) for arm, seed, job in planned]
+    order = [BASE, *config.arms]
+    runs.sort(key=lambda run: order.index(run.arm))
+    about = {
+        "about": config.about,
+        "command": command or None,
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in ("equipoise", "torch", "numpy")},
+        "device": sorted({read_json(run.job.folder / "finished.json")["device"] for run in runs}),
+        "seconds": round(time.perf_counter() - started, 1),  # of this call; finished runs are not run again
+    }
+    results = plain(assemble(config, runs, tuned=tuned, about=about))
+    write_tables((run.outcomes.table(run.arm, run.seed) for run in runs), config.out / "problems.parquet")
+    with atomic_write(config.out / "results.json") as handle:
+        handle.write((json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    write_page(results, config.out / "README.md")
+    return Studied(str(config.out), results)
+
+
+def _warnings(config: StudyConfig) -> dict[str, list[str]]:
+    """What the linter says, and of which arms."""
+    told: dict[str, list[str]] = {}
+    for arm in config.arms:
+        for found in config.train_config(arm, seed=0, out=config.out).warnings():
+            told.setdefault(f"{found.verdict}: {found.method}: {found.why}", []).append(arm)
+    return told
+
+
+def _plan(config: StudyConfig, lr: Mapping[str, float]) -> list[tuple[str, int | None, Job]]:
+    """The base model, then every seed of every arm; seeds outside, so that a study that is stopped has whole comparisons."""
+    home = config.out / "runs"
+    planned: list[tuple[str, int | None, Job]] = [
+        (BASE, None, base_job(config, home / BASE, config.evaluation, "test"))
+    ]
+    jobs = {
+        (arm, seed): Job(
+            config=config.train_config(arm, seed=seed, out=home / f"{arm}-{seed}", lr=lr.get(arm)),
+            look=config.evaluation,
+            base_temperature=config.headline,
+        )
+        for seed in config.seeds
+        for arm in config.arms
+    }
+    return planned + [(arm, seed, job) for (arm, seed), job in jobs.items()]
+
+
+def _run_all(jobs: list[Job], n: int, say: Say, tick: Say) -> None:
+    todo = [job for job in jobs if not is_finished(job)]
+    if len(todo) < len(jobs):
+        say(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already")
+    started = time.perf_counter()
+
+    def done(count: int, job: Job) -> None:
+        left = (time.perf_counter() - started) / count * (len(todo) - count)
+        say(f"{count}/{len(todo)} {job.folder.name} finished, about {_clock(left)} left")
+
+    if n == 1:
+        for count, job in enumerate(todo, start=1):
+            write_job(job)
+            run_job(job, lambda line, job=job: tick(f"{job.folder.name}: {line}"))  # type: ignore[misc]
+            done(count, job)
+    else:
+        _side_by_side(todo, n, done, tick)
+
+
+def _side_by_side(todo: list[Job], n: int, done: Callable[[int, Job], None], tick: Say) -> None:
+    """Each run in a process of its own, which goes on from its checkpoint if this one dies."""
+    environment = dict(os.environ)
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // n)))
+    waiting, running, count = list(todo), dict[subprocess.Popen[bytes], Job](), 0
+    try:
+        while waiting or running:
+            while waiting and len(running) < n:
+                job = waiting.pop(0)
+                path = write_job(job)
+                with open(job.folder / "log.txt", "ab") as log:
+                    call = [sys.executable, "-m", "equipoise.lab.study_run", str(path)]
+                    running[subprocess.Popen(call, stdout=log, stderr=log, env=environment)] = job
+            time.sleep(LOOK_AGAIN)
+            for process in [process for process in running if process.poll() is not None]:
+                job = running.pop(process)
+                if process.returncode:
+                    problem = UsageError if process.returncode == 2 else ChildProcessError
+                    raise problem(
+                        f"the run {job.folder} failed: {_last_line(job.folder / 'log.txt')}; finished runs are kept, the same command goes on"
+                    )
+                count += 1
+                done(count, job)
+            tick(", ".join(job.folder.name for job in running.values()))
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait()
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else "it said nothing"
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

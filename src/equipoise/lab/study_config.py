@@ -1,0 +1,145 @@
+"""What a study is, as data: one base run, arms that change it, seeds, temperatures. No torch here, so it is checked at once."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from equipoise.training.recipe import Learning, Method, Sampling, Strict, TrainConfig
+
+BASE = "base"  # the untrained model is an arm of every study
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+
+Temperature = Annotated[float, Field(gt=0, le=10)]
+
+
+class BaseRun(TrainConfig):
+    """A training run without its folder and seed, which the study gives. `evaluation` is watched during training only."""
+
+    out: Path = Path()
+
+    @model_validator(mode="after")
+    def _no_place(self) -> BaseRun:
+        for name, instead in (("out", "out"), ("seed", "seeds")):
+            if name in self.model_fields_set:
+                raise ValueError(f"{name} is set by the study: use {instead} at the top of the file")
+        return self
+
+
+class Arm(Strict):
+    """What an arm changes of the base run: only the settings that are given here."""
+
+    about: str = ""
+    against: str = ""  # the arm it is compared with, where that is not the study's `plain`
+    method: Method = Method()
+    learning: Learning = Learning()
+    sampling: Sampling = Sampling()
+
+
+class Look(Strict):
+    """The evaluation that the results are made of: every arm, every temperature, on the same problems."""
+
+    problems: int = Field(512, ge=8)
+    samples: int = Field(64, ge=1)
+    temperatures: tuple[Temperature, ...] = (0.3, 0.6, 0.8, 1.0, 1.3, 1.6)
+    rows: int = Field(8192, ge=1)  # completions sampled at once; changes memory, not the result
+
+
+class Tune(Strict):
+    """Learning rate and temperature of every arm, each the one with the best score on the tuning split, whose problems no result uses.
+
+    The rate is chosen before the real seeds run: every arm trains with every rate, with `seed`, and counts at its best
+    temperature. The temperature is then chosen for the policies of the real seeds, scores averaged over them.
+    """
+
+    lr: tuple[Annotated[float, Field(gt=0)], ...] = ()  # none: every arm keeps its own, and nothing more is trained
+    temperature: tuple[Temperature, ...] = ()  # none: all of evaluation.temperatures
+    by: Literal["pass@1", "pass@max", "mean"] = "pass@1"  # mean: of pass@k over k = 1, 2, 4, …
+    seed: int = 1000
+    problems: int = Field(256, ge=8)
+    samples: int = Field(64, ge=1)
+
+
+class StudyConfig(Strict):
+    out: Path
+    about: str = ""
+    base: BaseRun = BaseRun()
+    arms: dict[str, Arm] = Field(min_length=1)
+    plain: str = ""  # the arm the others are compared with; "": the first
+    seeds: tuple[int, ...] = (0, 1, 2)
+    evaluation: Look = Look()
+    tune: Tune | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> StudyConfig:
+        for name in self.arms:
+            if not _NAME.fullmatch(name) or name == BASE:
+                raise ValueError(f"'{name}' cannot name an arm: use letters, digits and _ . + -, and not '{BASE}'")
+        for name, arm in self.arms.items():
+            if (arm.against or self.plain_arm) not in self.arms:
+                raise ValueError(f"{name} is compared with '{arm.against or self.plain}', which is no arm")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds needs one or more different seeds, found {list(self.seeds)}")
+        temperatures = self.evaluation.temperatures
+        if self.headline not in temperatures or len(set(temperatures)) < len(temperatures):
+            raise ValueError(
+                f"evaluation.temperatures needs each once, and {self.headline:g}, at which the base run samples: found {list(temperatures)}"
+            )
+        self._check_tune()
+        self._check_equal()
+        return self
+
+    @property
+    def plain_arm(self) -> str:
+        return self.plain or next(iter(self.arms))
+
+    @property
+    def headline(self) -> float:
+        """The temperature of the numbers that stand first: the one at which the base run samples."""
+        return self.base.sampling.temperature
+
+    def against(self, arm: str) -> str:
+        return self.arms[arm].against or self.plain_arm
+
+    def train_config(self, arm: str, *, seed: int, out: Path, lr: float | None = None) -> TrainConfig:
+        """The base run with what the arm sets, table by table."""
+        settings: dict[str, Any] = self.base.model_dump() | {"out": out, "seed": seed}
+        for table, given in self.arms[arm].model_dump(exclude_unset=True, exclude={"about", "against"}).items():
+            settings[table] = {**settings[table], **given}
+        if lr is not None:
+            settings["learning"] = {**settings["learning"], "lr": lr}
+        return TrainConfig(**settings)
+
+    def _check_tune(self) -> None:
+        if self.tune is None:
+            return
+        if self.tune.seed in self.seeds:
+            raise ValueError(f"tune.seed {self.tune.seed} is one of seeds: choose with a seed that no result uses")
+        missing = [t for t in self.tune.temperature if t not in self.evaluation.temperatures]
+        if missing:
+            raise ValueError(f"tune.temperature {missing} is not in evaluation.temperatures: add it there")
+
+    def _check_equal(self) -> None:
+        """Every arm has as many rollouts, of the same length."""
+        counts = {}
+        for name in self.arms:
+            try:
+                config = self.train_config(name, seed=0, out=Path())
+            except ValidationError as problem:
+                raise ValueError(f"arm {name}: {problem.errors()[0]['msg'].removeprefix('Value error, ')}") from problem
+            counts[name] = (rollouts_of(config), config.sampling.max_tokens)
+        usual = Counter(counts.values()).most_common(1)[0][0]
+        for name, found in counts.items():
+            if found != usual:
+                raise ValueError(
+                    f"arms must draw equal rollouts: {name} draws {found[0]:,} of up to {found[1]} tokens, "
+                    f"others {usual[0]:,} of up to {usual[1]}; change its steps, prompts, samples or max_tokens"
+                )
+
+
+def rollouts_of(config: TrainConfig) -> int:
+    return config.learning.steps * config.sampling.prompts * config.sampling.samples

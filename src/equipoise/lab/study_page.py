@@ -1,0 +1,153 @@
+"""README.md of a study: one page, a table that a person understands at a glance. Draws numbers and computes none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from equipoise.files import atomic_write
+
+Results = Mapping[str, Any]
+FORECAST = 0.4  # share of a run from which its end is forecast
+
+
+def write_page(results: Results, path: Path) -> None:
+    with atomic_write(path) as handle:
+        handle.write(page(results).encode())
+
+
+def page(results: Results) -> str:
+    k, plain, headline = results["k_max"], results["plain"], results["headline"]
+    n_seeds, look = len(results["seeds"]), results["evaluation"]
+    parts = [
+        f"# {results['about'] or 'Study'}",
+        f"{len(results['recipes'])} arms and the base model, {n_seeds} {'seed' if n_seeds == 1 else 'seeds'}, "
+        f"{results['rollouts_per_run']:,} rollouts in every run; evaluated on the same {look['problems']} problems with "
+        f"{look['samples']} samples at temperature {headline:g}. Device: {', '.join(results['device'])}.",
+        _table(results),
+        f"`Δ` columns are differences with 95 % intervals, **bold** where the interval leaves out 0. *Δ {plain}*: to the plain arm, "
+        f"or to the one named with an arm, paired by problem and seed. *cooled base*: pass@{k} minus that of the base model at the temperature that "
+        f"gives it the same pass@1; what cooling alone would buy is not a gain. *unsolved*: distinct answers in {look['samples']} samples on "
+        f"the problems that the arm does not solve. {_seeds(n_seeds)} Intervals are not corrected for the number of arms.",
+        _over_temperatures(results),
+        _laws(results),
+        _tuned(results),
+        f"Made again by `{results['command']}`, which keeps the runs that are finished." if results["command"] else "",
+        "Every number with its method: `results.json`. Every policy on every problem: `problems.parquet`.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(results: Results) -> str:
+    k, plain, recipes = results["k_max"], results["plain"], results["recipes"]
+    lines = [
+        f"| arm | pass@1 | pass@{k} | unsolved | entropy | KL to base | Δ {plain} pass@1 | Δ {plain} pass@{k} | cooled base Δ pass@{k} |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in results["summary"]:
+        arm = row["arm"]
+        against = recipes[arm]["against"] if arm in recipes else None
+        cells = [
+            f"{arm} (against {against})" if against not in (None, plain) else arm,
+            _number(row["pass@1"]["value"]),
+            _number(row[f"pass@{k}"]["value"]),
+            _number(row["distinct_unsolved"]["value"], 1),
+            _number(row["entropy"]["value"]),
+            _number(row["kl_to_base"]["value"]),
+        ]
+        for name in ("pass@1", f"pass@{k}"):
+            cells.append(
+                _change(
+                    _find(results["differences"], arm=arm, against=against, name=name, temperature=results["headline"])
+                )
+            )
+        cells.append(_change(_find(results["matched"], arm=arm, against="base", by="pass@1", name=f"pass@{k}")))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _over_temperatures(results: Results) -> str:
+    """pass@1 / pass@k of every arm at every temperature."""
+    k, temperatures = results["k_max"], results["evaluation"]["temperatures"]
+    if len(temperatures) < 2:
+        return ""
+    lines = [
+        f"## pass@1 / pass@{k} over temperatures\n",
+        f"| arm | {' | '.join(f'T = {t:g}' for t in temperatures)} |",
+        f"| --- |{' ---: |' * len(temperatures)}",
+    ]
+    for row in results["frontier"]:
+        cells = [f"{_number(p['pass@1']['value'])} / {_number(p[f'pass@{k}']['value'])}" for p in row["points"]]
+        lines.append(f"| {row['arm']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _laws(results: Results) -> str:
+    """A row per arm that the law fits in some seed, with means over those seeds."""
+    fits = results["law"]
+    good = [fit for fit in fits if fit["state"] == "fit"]
+    if not good:
+        return f"The law R = −a·exp(H) + b fits none of the {len(fits)} runs: {fits[0]['reason']}." if fits else ""
+    lines = [
+        "## R = −a·exp(H) + b along the training log\n",
+        f"It fits {len(good)} of {len(fits)} runs. Ceiling: b − a, the reward with all entropy spent. Forecast error: mean of "
+        f"|forecast − what came| for the last tenth, from the first {FORECAST:.0%}.\n",
+        "| arm | seeds that it fits | ceiling | R² | forecast error |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for arm in dict.fromkeys(fit["arm"] for fit in good):
+        mine = [fit for fit in good if fit["arm"] == arm]
+        past = [f["error"] for fit in mine for f in fit["backtest"] if f["share"] == FORECAST and f["state"] == "fit"]
+        errors = [abs(error) for error in past if error is not None]
+        of = sum(fit["arm"] == arm for fit in fits)
+        cells = [
+            _number(_mean([fit["ceiling"]["value"] for fit in mine])),
+            _number(_mean([fit["r2"] for fit in mine]), 2),
+        ]
+        error = f"{_number(_mean(errors))} ({len(errors)} {'run' if len(errors) == 1 else 'runs'})" if errors else "–"
+        lines.append(f"| {arm} | {len(mine)} of {of} | {' | '.join(cells)} | {error} |")
+    return "\n".join(lines)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _tuned(results: Results) -> str:
+    if not results["tuned"]:
+        return ""
+    rows = results["tuned"]
+    lines = [
+        f"## Chosen on the tuning split, by {rows[0]['by']}\n",
+        "| arm | learning rate | temperature | score |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        lr = "–" if row["lr"] is None else f"{row['lr']:g}"
+        lines.append(f"| {row['arm']} | {lr} | {row['temperature']:g} | {_number(row['score'])} |")
+    return "\n".join(lines)
+
+
+def _seeds(n: int) -> str:
+    return "Intervals cover problems and seeds." if n >= 3 else "Intervals cover problems, not seeds: that needs 3."
+
+
+def _find(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any] | None:
+    return next((row for row in rows if all(row[key] == value for key, value in wanted.items())), None)
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _change(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    if row["value"] is None:
+        return "beyond it" if "above" in (row["missing"] or "") else "–"
+    text = f"{row['value']:+.3f}"
+    if row["low"] is None:
+        return text
+    sure = row["low"] > 0 or row["high"] < 0
+    return f"{f'**{text}**' if sure else text} [{row['low']:+.3f}, {row['high']:+.3f}]"

@@ -1,0 +1,221 @@
+"""One run of a study: train, then evaluate at every temperature. `python -m equipoise.lab.study_run JOB.json` runs it by itself.
+
+runs/ARM-SEED/  the run folder of the trainer, and
+                job.json             what to do
+                outcomes.parquet     what the evaluation found of every problem
+                finished.json        written last: with it, the run is never done again
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise.errors import UsageError
+from equipoise.files import atomic_write, make_folder, read_json
+from equipoise.lab.study_config import Look, StudyConfig
+from equipoise.lab.study_outcomes import COUNTS, Outcomes
+from equipoise.models.exact_kl import exact_kl
+from equipoise.models.graphs import StepGraphs
+from equipoise.models.language_model import Head, LanguageModel, hidden_states
+from equipoise.models.loaders import Loaded, load_model
+from equipoise.models.samples import Samples
+from equipoise.tasks.table import find_task
+from equipoise.training.checkpoints import load_checkpoint
+from equipoise.training.collect import Batch, collect
+from equipoise.training.evaluate import DRIFT_ROWS, SEED
+from equipoise.training.loop import train
+from equipoise.training.recipe import Strict, TrainConfig
+
+_FREE = ("out", "device", "trackers", "save_every")  # settings that change no result
+
+Say = Callable[[str], None]
+
+
+class Job(Strict):
+    """`base_temperature`: that of the base model to which the KL is taken, whatever the policy's own."""
+
+    config: TrainConfig  # 0 steps: the base model as it is
+    trained: Path | None = None  # a run that is trained already: only look at it
+    look: Look
+    split: str = "test"
+    base_temperature: float = 1.0
+
+    @property
+    def folder(self) -> Path:
+        return self.config.out
+
+    def settings(self) -> dict[str, Any]:
+        """What must be equal for a finished run to stand for this job."""
+        found = self.model_dump(mode="json")
+        for name in _FREE:
+            found["config"].pop(name)
+        found["config"]["learning"].pop("rows")
+        found["look"].pop("rows")
+        found.pop("trained")
+        return found
+
+
+def base_job(study: StudyConfig, out: Path, look: Look, split: str) -> Job:
+    """The base model as it is."""
+    settings = study.base.model_dump() | {"out": out}
+    settings["learning"] = {**settings["learning"], "steps": 0}
+    return Job(config=TrainConfig(**settings), look=look, split=split, base_temperature=study.headline)
+
+
+def is_finished(job: Job) -> bool:
+    path = job.folder / "finished.json"
+    if not path.exists():
+        return False
+    if read_json(path).get("settings") != job.settings():
+        raise UsageError(f"{job.folder} was made with other settings: name another out, or remove that folder")
+    return True
+
+
+def write_job(job: Job) -> Path:
+    make_folder(job.folder)
+    return _write_json(job.folder / "job.json", job.model_dump(mode="json"))
+
+
+def run_job(job: Job, say: Say = lambda line: None) -> None:
+    """Train to the last step, from the newest checkpoint where there is one; evaluate; mark as finished."""
+    config = job.config
+    if config.learning.steps and job.trained is None:
+        train(config, resume=(config.out / "run.json").exists(), say=say)
+    loaded = load_model(config.model)
+    loaded.model.to(config.device)  # type: ignore[attr-defined]
+    reference = deepcopy(loaded.model)
+    if config.learning.steps:
+        checkpoint = load_checkpoint(job.trained or config.out)
+        assert checkpoint is not None
+        assert checkpoint.step == config.learning.steps
+        loaded.model.load_state_dict(checkpoint.model)  # type: ignore[attr-defined]
+    make_folder(config.out)
+    look_at(job, loaded, reference, say).save(config.out / "outcomes.parquet")
+    _write_json(config.out / "finished.json", {"settings": job.settings(), "device": device_name(config.device)})
+
+
+def look_at(job: Job, loaded: Loaded, reference: LanguageModel, say: Say = lambda line: None) -> Outcomes:
+    """The policy at every temperature, on the same problems with the same seeds as every other policy of the study."""
+    task, look = find_task(job.config.task), job.look
+    problems = task.problems(SEED, look.problems, split=job.split)
+    graphs = StepGraphs() if job.config.device.startswith("cuda") else None
+    each = max(1, look.rows // look.samples)
+    values_T: list[dict[str, np.ndarray]] = []
+    for temperature in look.temperatures:
+        say(f"evaluating at temperature {temperature:g}")
+        parts = []
+        for first in range(0, len(problems), each):
+            batch = collect(
+                loaded.model,
+                loaded.tokens,
+                task,
+                problems[first : first + each],
+                seed=(SEED,),
+                samples=look.samples,
+                temperature=temperature,
+                max_tokens=job.config.sampling.max_tokens,
+                graphs=graphs,
+            )
+            some = _first_completions(batch.samples, look.samples, max(1, DRIFT_ROWS // look.problems))
+            kl_BT = base_kl(
+                loaded.model, reference, some, temperature=temperature, base_temperature=job.base_temperature
+            )
+            parts.append(_count(batch) | _count_kl(some, kl_BT, len(batch.problems)))
+        values_T.append({name: np.concatenate([part[name] for part in parts]) for name in COUNTS})
+    return Outcomes(
+        look.temperatures,
+        tuple(problem.id for problem in problems),
+        {name: np.stack([values[name] for values in values_T]).astype(np.float64) for name in COUNTS},
+    )
+
+
+def _count(batch: Batch) -> dict[str, np.ndarray]:
+    samples, correct_PG, n = batch.samples, batch.groups.correct_PG, len(batch.problems)
+    assert correct_PG is not None
+    return {
+        "drawn": np.isfinite(correct_PG).sum(axis=1),
+        "correct": np.nansum(correct_PG, axis=1),
+        "distinct": np.array([len({a for a in answers if a is not None}) for answers in batch.answers_PG]),
+        "tokens": _by_problem(samples.mask_BT, samples.prompt_B, n),
+        "entropy_sum": _by_problem(samples.entropy_BT, samples.prompt_B, n),
+    }
+
+
+def _count_kl(some: Samples, kl_BT: torch.Tensor, n: int) -> dict[str, np.ndarray]:
+    # Rounding may leave a value just below 0 where the models are equal.
+    kl_sum = _by_problem(kl_BT, some.prompt_B, n).clip(min=0)
+    return {"kl_tokens": _by_problem(some.mask_BT, some.prompt_B, n), "kl_sum": kl_sum}
+
+
+def _by_problem(values_BT: torch.Tensor, prompt_B: torch.Tensor, n: int) -> np.ndarray:
+    return np.bincount(prompt_B.cpu().numpy(), weights=values_BT.double().sum(1).cpu().numpy(), minlength=n)
+
+
+def _first_completions(samples: Samples, per_problem: int, most: int) -> Samples:
+    """The first `most` completions of every problem."""
+    places_B = torch.arange(len(samples.prompt_B), device=samples.prompt_B.device)
+    return samples.take(places_B[places_B % per_problem < most])
+
+
+@torch.no_grad()
+def base_kl(
+    model: LanguageModel, reference: LanguageModel, samples: Samples, *, temperature: float, base_temperature: float
+) -> torch.Tensor:
+    """(B, T): exact KL of the policy at its temperature from the base model at its own, 0 where masked.
+
+    So a base model that is only cooled has a KL too, and a trained policy can be compared with it at the same one.
+    """
+    ids_BS, mask_BS = samples.sequences()
+    before = slice(samples.prompt_ids_PL.shape[1] - 1, -1)
+    mask_BT = samples.mask_BT
+    hidden_ND, ref_ND = (hidden_states(each, ids_BS, mask_BS)[:, before][mask_BT] for each in (model, reference))
+    # Logits at T are those at the base's temperature T₀ times T₀ / T; they are linear in the hidden states and the bias.
+    scale, head = base_temperature / temperature, model.head
+    scaled = Head(head.weight_VD, None if head.bias_V is None else head.bias_V * scale)
+    kl_N = exact_kl(hidden_ND * scale, scaled, ref_ND, reference.head, temperature=base_temperature)
+    return torch.zeros(mask_BT.shape, dtype=kl_N.dtype, device=kl_N.device).masked_scatter(mask_BT, kl_N)
+
+
+def steps_logged(folder: Path) -> Iterator[dict[str, Any]]:
+    """The trainer's log of a run, one dict per training step."""
+    from equipoise.rollouts.folder import open_folder
+
+    return (line for line in open_folder(folder).metrics() if "accuracy" in line)
+
+
+def device_name(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    import os
+    import platform
+
+    return f"CPU, {platform.machine()}, {os.cpu_count()} cores"
+
+
+def _write_json(path: Path, value: Any) -> Path:
+    with atomic_write(path) as handle:
+        handle.write((json.dumps(value, indent=1) + "\n").encode())
+    return path
+
+
+def main() -> None:
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    try:
+        run_job(Job.model_validate(read_json(Path(sys.argv[1]))), say)
+    except UsageError as problem:
+        print(problem, flush=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Learning rate and temperature of every arm, chosen on the tuning split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from equipoise.lab.study_config import BASE, Look, StudyConfig, Tune
+from equipoise.lab.study_outcomes import Outcomes
+from equipoise.lab.study_run import Job, base_job
+
+Tried = dict[str, Any]  # lr or temperature, and its score
+RunAll = Callable[[list[Job]], None]
+
+
+def choose_rates(study: StudyConfig, run_all: RunAll) -> dict[str, list[Tried]]:
+    """Every arm trained with every rate. A rate's score is that of its best temperature."""
+    tune, look = _look(study)
+    jobs = {
+        (arm, lr): Job(
+            config=study.train_config(arm, seed=tune.seed, out=study.out / "tune" / f"{arm}-lr={lr:g}", lr=lr),
+            look=look,
+            split="tune",
+            base_temperature=study.headline,
+        )
+        for arm in study.arms
+        for lr in tune.lr
+    }
+    run_all(list(jobs.values()))
+    tried: dict[str, list[Tried]] = {}
+    for (arm, lr), job in jobs.items():
+        tried.setdefault(arm, []).append({"lr": lr, "score": float(_scores(job, tune.by).max())})
+    return tried
+
+
+def choose_temperatures(
+    study: StudyConfig,
+    planned: Sequence[tuple[str, int | None, Job]],
+    rates: Mapping[str, list[Tried]],
+    run_all: RunAll,
+) -> list[dict[str, Any]]:
+    """Every policy of the study at every temperature; the scores of an arm's seeds are averaged."""
+    tune, look = _look(study)
+    jobs: dict[str, list[Job]] = {}
+    for arm, _, job in planned:
+        out = study.out / "tune" / job.folder.name
+        if arm == BASE:
+            found = base_job(study, out, look, "tune")
+        else:
+            config = job.config.model_copy(update={"out": out})
+            found = job.model_copy(update={"config": config, "trained": job.folder, "look": look, "split": "tune"})
+        jobs.setdefault(arm, []).append(found)
+    run_all([job for of_arm in jobs.values() for job in of_arm])
+    tuned = []
+    for arm, of_arm in jobs.items():
+        scores_T = np.mean([_scores(job, tune.by) for job in of_arm], axis=0)
+        tried = [{"temperature": t, "score": float(s)} for t, s in zip(look.temperatures, scores_T, strict=True)]
+        lr = best(rates[arm])["lr"] if arm in rates else None
+        tuned.append(
+            {"arm": arm, "by": tune.by, **best(tried), "lr": lr, "temperatures": tried, "rates": rates.get(arm)}
+        )
+    return tuned
+
+
+def best(tried: Sequence[Tried]) -> Tried:
+    """Ties go to what was named first."""
+    return max(tried, key=lambda each: each["score"])
+
+
+def _look(study: StudyConfig) -> tuple[Tune, Look]:
+    assert study.tune is not None
+    tune = study.tune
+    temperatures = tune.temperature or study.evaluation.temperatures
+    changed = {"problems": tune.problems, "samples": tune.samples, "temperatures": temperatures}
+    return tune, study.evaluation.model_copy(update=changed)
+
+
+def _scores(job: Job, by: str) -> np.ndarray:
+    """Of every temperature."""
+    outcomes = Outcomes.load(job.folder / "outcomes.parquet")
+    passes_KT = np.array([outcomes.passes(k).mean(axis=1) for k in outcomes.ks])
+    return np.asarray({"pass@1": passes_KT[0], "pass@max": passes_KT[-1], "mean": passes_KT.mean(axis=0)}[by])

@@ -1,0 +1,53 @@
+"""The exact KL of one model from another along given tokens, from their hidden states. Axes: N positions, D width, V vocabulary."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from equipoise.errors import same_shape
+from equipoise.models.language_model import Head
+
+CHUNK = 2**24  # logits held at once, of each model
+
+
+def exact_kl(
+    hidden_ND: Tensor,
+    head: Head,
+    ref_hidden_ND: Tensor,
+    ref_head: Head,
+    *,
+    temperature: float = 1.0,
+    chunk: int = CHUNK,
+) -> Tensor:
+    """KL(p‖q) = Σ_v p_v (ln p_v − ln q_v) at every position, with gradients to the first model; float32 or wider.
+
+    Never negative, up to rounding, and without the noise of k1 to k3, which see only the sampled token. The widths of the two
+    models may differ, their vocabularies must be one.
+    """
+    same_shape(hidden_N=hidden_ND[:, 0], ref_hidden_N=ref_hidden_ND[:, 0])
+    same_shape(head_V=head.weight_VD[:, 0], ref_head_V=ref_head.weight_VD[:, 0])
+    rows = max(1, chunk // head.weight_VD.shape[0])
+    parts = [
+        checkpoint(_kl, some_ND, head, ref_ND, ref_head, temperature, use_reentrant=False)
+        for some_ND, ref_ND in zip(torch.split(hidden_ND, rows), torch.split(ref_hidden_ND, rows), strict=True)
+    ]
+    return torch.cat(parts)
+
+
+def _kl(hidden_ND: Tensor, head: Head, ref_hidden_ND: Tensor, ref_head: Head, temperature: float) -> Tensor:
+    logp_NV = _log_softmax(hidden_ND, head, temperature)
+    ref_logp_NV = _log_softmax(ref_hidden_ND.detach(), ref_head, temperature).detach()
+    # A banned token has p = 0 and ln p = −∞, and adds nothing.
+    gap_NV = torch.where(logp_NV.isinf(), 0.0, logp_NV - ref_logp_NV)
+    return (logp_NV.exp() * gap_NV).sum(-1)
+
+
+def _log_softmax(hidden_ND: Tensor, head: Head, temperature: float) -> Tensor:
+    # Widened before the product: logits rounded to half precision would cost the KL its leading digits.
+    exact = torch.promote_types(hidden_ND.dtype, torch.float32)
+    logits_NV = hidden_ND.to(exact) @ head.weight_VD.to(exact).T
+    if head.bias_V is not None:
+        logits_NV = logits_NV + head.bias_V.to(exact)
+    return (logits_NV / temperature).log_softmax(-1)

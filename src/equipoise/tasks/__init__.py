@@ -1,0 +1,1 @@
+"""Seeded problems, how they are posed, and their checkers."""

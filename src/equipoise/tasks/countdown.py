@@ -1,0 +1,214 @@
+"""Countdown: reach a target from given numbers, each used exactly once. Game of 24 is the same with the target fixed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+from equipoise.base import Answer, Completion, Grade, Problem
+from equipoise.errors import UsageError
+from equipoise.tasks.countdown_solver import MAX_NUMBERS, solve
+from equipoise.tasks.expressions import Expression, parse_expression
+from equipoise.tasks.problem_files import cell, read_rows
+from equipoise.tasks.reading import read_completion, read_stated
+from equipoise.tasks.task import Draft, Seed, draw_problems, need, pick_problems, right_or_wrong, unparsable, with_how
+from equipoise.text.answers import canonical_expression
+from equipoise.text.numerals import show_number
+
+# For a model of single characters, which answers with the expression alone: 3,7,2,9=24> and then 2*(3*7-9).
+SHORT_PROMPT = "{numbers}={target}>"
+QUESTION = (
+    "Using the numbers {numbers}, each exactly once, and the operations {operators}, "
+    "write an expression that equals {target}."
+)
+HOW = "Give the expression alone within <answer> and </answer>."
+SIGNS = "+-*/"
+_PART = re.compile(r"[0-9]+|[-+*/()]")
+
+
+@dataclass(frozen=True, slots=True)
+class Countdown:
+    """Settings are the difficulty. A sign that stands twice in `operators` is drawn twice as often when a problem is made."""
+
+    env: str = "countdown"
+    numbers: int = 4
+    smallest: int = 1
+    largest: int = 20
+    operators: str = "++--*"
+    target_from: int = 1
+    target_to: int = 99
+    largest_step: int = 200  # of the solution that a problem is made from
+    prompt: str = "short"  # or "words"
+    file: str | None = None  # problems of a file instead: columns numbers (or nums, puzzle) and target
+
+    def __post_init__(self) -> None:
+        need(2 <= self.numbers <= MAX_NUMBERS, f"numbers of {self.env} is 2 to {MAX_NUMBERS}, found {self.numbers}")
+        need(
+            1 <= self.smallest <= self.largest,
+            f"{self.env} needs 1 <= smallest <= largest, found {self.smallest} and {self.largest}",
+        )
+        need(
+            1 <= self.target_from <= self.target_to,
+            f"{self.env} needs 1 <= target_from <= target_to, found {self.target_from} and {self.target_to}",
+        )
+        need(
+            bool(self.operators) and not set(self.operators) - set(SIGNS),
+            f"operators of {self.env} are of {SIGNS}, found '{self.operators}'",
+        )
+        need(self.prompt in ("short", "words"), f"prompt of {self.env} is short or words, found '{self.prompt}'")
+
+    def problems(self, seed: Seed, n: int, *, split: str = "train") -> list[Problem]:
+        if self.file is not None:
+            return pick_problems(self._of_file(self.file), seed=seed, n=n, split=split)
+        space = {name: value for name, value in asdict(self).items() if name != "prompt"}
+        return draw_problems(self._draw, space=space, seed=seed, n=n, split=split)
+
+    def pose(self, numbers: Sequence[int], target: int, *, reference: str | None = None) -> Problem:
+        """The problem of these numbers. `reference` is one solution, as a demonstration would write it."""
+        listed = ",".join(map(str, numbers))
+        template = SHORT_PROMPT if self.prompt == "short" else QUESTION
+        question = template.format(
+            numbers=listed if self.prompt == "short" else listed.replace(",", ", "),
+            target=target,
+            operators=", ".join(self.allowed),
+        )
+        params = {"numbers": list(numbers), "target": target, "question": question}
+        return Problem(
+            f"{self.env}:{listed}={target}", self.env, with_how(question, HOW, self.prompt), reference, params
+        )
+
+    def read(self, problem: Problem, text: str) -> Answer | None:
+        return read_stated(text, _form)
+
+    def grade(self, problem: Problem, completion: Completion) -> Grade:
+        answer = read_completion(completion, lambda text: self.read(problem, text))
+        expression = parse_expression(answer.text) if answer else None
+        if answer is None or expression is None:
+            return unparsable("no expression of whole numbers, + - * / and parentheses found")
+        fault = self._fault(expression, problem.params)
+        return right_or_wrong(answer, fault is None, fault)
+
+    def solutions(self, problem: Problem) -> frozenset[str]:
+        numbers = tuple(sorted(problem.params["numbers"]))
+        return solve(numbers, problem.params["target"], self.allowed)
+
+    def distractor(self, problem: Problem, random: Random) -> str | None:
+        """A solution with a sign changed or two numbers exchanged: of some tries, the one that comes nearest to the target."""
+        right = problem.reference or min(self.solutions(problem), default=None)
+        if right is None:
+            return None
+        tries = [_changed(right, random, self.allowed) for _ in range(8)]
+        target = problem.params["target"]
+        off = {
+            text: abs(made.value - target)
+            for text in tries
+            if (made := parse_expression(text)) and made.value is not None and made.value != target
+        }
+        return min(off, key=lambda text: (off[text], text), default=None)
+
+    @property
+    def allowed(self) -> str:
+        return "".join(sign for sign in SIGNS if sign in self.operators)
+
+    def _fault(self, made: Expression, params: Mapping[str, Any]) -> str | None:
+        """What is wrong with an expression, or None."""
+        given = tuple(sorted(params["numbers"]))
+        if made.numbers != given:
+            return f"uses {', '.join(map(str, made.numbers))}, not {', '.join(map(str, given))}"
+        if not made.operators <= set(self.operators):
+            return f"uses {' '.join(sorted(made.operators - set(self.operators)))}, which is not allowed"
+        if made.value is None:
+            return "divides by 0"
+        if made.value != params["target"]:
+            return f"comes to {show_number(Fraction(made.value))}, not {params['target']}"
+        return None
+
+    def _draw(self, random: Random) -> Draft | None:
+        """Random numbers joined two by two at random: what they come to is the target, and how they did the reference."""
+        numbers = [random.randint(self.smallest, self.largest) for _ in range(self.numbers)]
+        parts = [_Part(number, str(number), 3) for number in numbers]
+        while len(parts) > 1:
+            right, left = (parts.pop(random.randrange(len(parts))) for _ in range(2))
+            joined = _join(random.choice(self.operators), left, right)
+            if joined is None or joined.value > self.largest_step:
+                return None
+            parts.append(joined)
+        target = parts[0].value
+        if target != int(target) or not self.target_from <= target <= self.target_to:
+            return None
+        return Draft(_key(numbers, int(target)), self.pose(numbers, int(target), reference=parts[0].text))
+
+    def _of_file(self, path: str) -> Iterator[Draft]:
+        for row in read_rows(path):
+            numbers = _numbers(cell(row, ("numbers", "nums", "puzzle"), path=path), path)
+            fixed = {"fixed": self.target_from} if self.target_from == self.target_to else {}
+            target = cell({**fixed, **row}, ("target", "fixed"), path=path)
+            if not isinstance(target, int) or target < 1:
+                raise UsageError(f"a target in '{path}' is {target!r}: targets are whole numbers of at least 1")
+            solution = row.get("gold_expr") or row.get("solution") or row.get("reference")
+            reference = solution if isinstance(solution, str) else None
+            yield Draft(_key(numbers, target), self.pose(numbers, target, reference=reference))
+
+
+def _key(numbers: Sequence[int], target: int) -> str:
+    return f"countdown:{','.join(map(str, sorted(numbers)))}={target}"
+
+
+def _form(text: str) -> str | None:
+    made = parse_expression(text)
+    if made is None and (tidied := canonical_expression(text)):
+        made = parse_expression(tidied)
+    return made.form if made else None
+
+
+def _numbers(found: Any, path: str) -> list[int]:
+    numbers = found.split() if isinstance(found, str) else found
+    try:
+        whole = [int(number) for number in numbers]
+    except (TypeError, ValueError):
+        whole = []
+    if not 1 <= len(whole) <= MAX_NUMBERS or min(whole) < 0:
+        raise UsageError(f"numbers in '{path}' are {found!r}: give 1 to {MAX_NUMBERS} whole numbers, not below 0")
+    return whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    value: int | Fraction
+    text: str
+    level: int  # 3 a number, 2 a product, 1 a sum
+
+    def within(self, level: int) -> str:
+        return self.text if self.level >= level else f"({self.text})"
+
+
+def _join(sign: str, left: _Part, right: _Part) -> _Part | None:
+    """One step of a solution, with no more parentheses than it needs; None for one that divides by 0."""
+    if sign == "-" and left.value < right.value:
+        left, right = right, left
+    if sign == "+":
+        return _Part(left.value + right.value, f"{left.text}+{right.text}", 1)
+    if sign == "-":
+        return _Part(left.value - right.value, f"{left.text}-{right.within(2)}", 1)
+    if sign == "*":
+        return _Part(left.value * right.value, f"{left.within(2)}*{right.within(2)}", 2)
+    if right.value == 0:
+        return None
+    return _Part(Fraction(left.value) / right.value, f"{left.within(2)}/{right.within(3)}", 2)
+
+
+def _changed(text: str, random: Random, signs: str) -> str:
+    parts = _PART.findall(text)
+    numbers = [at for at, part in enumerate(parts) if part.isdigit()]
+    places = [at for at, part in enumerate(parts) if part in SIGNS]
+    if len(signs) > 1 and places and random.random() < 0.5:
+        at = random.choice(places)
+        parts[at] = random.choice([sign for sign in signs if sign != parts[at]])
+    elif len(numbers) > 1:
+        first, second = random.sample(numbers, 2)
+        parts[first], parts[second] = parts[second], parts[first]
+    return "".join(parts)

@@ -1,0 +1,1 @@
+"""The embedded trainer: supervised and reinforcement learning in one loop."""

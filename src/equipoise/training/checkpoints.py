@@ -1,0 +1,98 @@
+"""Checkpoints that are whole or not there: weights and optimiser as safetensors, the rest as JSON, a marker last.
+
+    checkpoints/step=000050/  model.safetensors  optimiser.safetensors  state.json  complete
+
+A folder without its marker is what a crash left behind; it is passed over, and replaced when the run gets there again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from equipoise.errors import UsageError
+from equipoise.files import atomic_write, make_folder, read_json
+
+MARKER = "complete"
+_NAME = re.compile(r"step=(\d{6,})")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    step: int
+    model: dict[str, Tensor]
+    optimiser: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save_checkpoint(
+    run: Path,
+    step: int,
+    *,
+    model: Mapping[str, Tensor],
+    optimiser: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    keep: int = 2,
+) -> Path:
+    """Write one, then remove all but the newest `keep`. Every file is synced before the marker is written."""
+    folder = run / "checkpoints" / f"step={step:06d}"
+    try:
+        _remove(folder)
+        make_folder(folder)
+        for name, tensors in (("model", model), ("optimiser", optimiser)):
+            with atomic_write(folder / f"{name}.safetensors") as handle:
+                # Copies: tied weights share their memory, which the format refuses.
+                handle.write(save({key: t.detach().to("cpu", copy=True).contiguous() for key, t in tensors.items()}))
+        for name, text in (("state.json", json.dumps(dict(state))), (MARKER, f"{step}\n")):
+            with atomic_write(folder / name) as handle:
+                handle.write(text.encode())
+    except OSError as problem:
+        raise OSError(
+            problem.errno,
+            f"cannot write the checkpoint {folder}: {problem.strerror or problem}; those written before are intact",
+        ) from problem
+    newest = {kept for _, kept in complete_checkpoints(run)[-keep:]}
+    for other in (run / "checkpoints").glob("step=*"):
+        if other not in newest:  # older, or what a crash left
+            _remove(other)
+    return folder
+
+
+def _remove(folder: Path) -> None:
+    (folder / MARKER).unlink(missing_ok=True)  # first: a checkpoint that is half gone must not look whole
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def complete_checkpoints(run: Path) -> list[tuple[int, Path]]:
+    """(step, folder) of those with a marker, oldest first."""
+    found = []
+    for folder in (run / "checkpoints").glob("step=*"):
+        match = _NAME.fullmatch(folder.name)
+        if match and (folder / MARKER).is_file():
+            found.append((int(match[1]), folder))
+    return sorted(found)
+
+
+def load_checkpoint(run: Path) -> Checkpoint | None:
+    """The newest complete one; None: there is none."""
+    found = complete_checkpoints(run)
+    if not found:
+        return None
+    step, folder = found[-1]
+    try:
+        tensors = {name: load((folder / f"{name}.safetensors").read_bytes()) for name in ("model", "optimiser")}
+        return Checkpoint(step, tensors["model"], tensors["optimiser"], read_json(folder / "state.json"))
+    except (OSError, SafetensorError, ValueError) as problem:
+        raise UsageError(
+            f"the checkpoint {folder} is damaged ({problem}): remove that folder to go on from the one before it"
+        ) from problem

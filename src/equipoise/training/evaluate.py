@@ -1,0 +1,125 @@
+"""pass@k, diversity, entropy and drift of a policy on held-out problems. Axes: P problems, G completions each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from equipoise.base import Estimate
+from equipoise.measures.intervals import Interval, mean_of_prompts, ratio_of_sums
+from equipoise.measures.passk import pass_at_k_of
+from equipoise.measures.subsets import default_ks
+from equipoise.models.graphs import StepGraphs
+from equipoise.models.language_model import LanguageModel, Tokens
+from equipoise.tasks.task import Task
+from equipoise.training.collect import Batch, collect
+from equipoise.training.recipe import Evaluation
+from equipoise.training.update import reference_kl
+
+SEED = "evaluation"  # of problems and completions alike: every run and arm answers the same ones
+DRIFT_ROWS = 1024  # completions on which the KL to the base model is taken
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One temperature's estimates, and the completions behind them."""
+
+    temperature: float
+    estimates: tuple[Estimate, ...]
+    batch: Batch
+
+    def value(self, name: str) -> float | None:
+        return next((number.value for number in self.estimates if number.name == name), None)
+
+    def metrics(self) -> dict[str, float | None]:
+        """For a log line: `eval/pass@1`, and `eval@0.6/pass@1` at other temperatures than 1."""
+        prefix = "eval" if self.temperature == 1 else f"eval@{self.temperature:g}"
+        return {f"{prefix}/{number.name}": number.value for number in self.estimates}
+
+
+def evaluate(
+    model: LanguageModel,
+    tokens: Tokens,
+    task: Task,
+    how: Evaluation,
+    *,
+    max_tokens: int,
+    reference: LanguageModel | None = None,
+    graphs: StepGraphs | None = None,
+    seed: str = SEED,
+) -> list[Evaluated]:
+    """The policy at every temperature asked for, on the same problems with the same seeds."""
+    problems = task.problems(seed, how.problems, split=how.split)
+    found = []
+    for temperature in how.temperatures:
+        batch = collect(
+            model,
+            tokens,
+            task,
+            problems,
+            seed=(seed,),
+            samples=how.samples,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            graphs=graphs,
+        )
+        estimates = [*_passes(batch), *_spread(batch), _entropy(batch)]
+        if reference is not None:
+            estimates.append(_drift(model, reference, batch, temperature))
+        at = {"temperature": temperature, "split": how.split}
+        named = tuple(replace(estimate, at={**estimate.at, **at}) for estimate in estimates)
+        found.append(Evaluated(temperature, named, batch))
+    return found
+
+
+def _passes(batch: Batch) -> list[Estimate]:
+    """Over the problems with at least k verdicts: one that the checker could not judge is no wrong one."""
+    assert batch.groups.correct_PG is not None
+    correct_P = np.nansum(batch.groups.correct_PG, axis=1)
+    drawn_P = np.isfinite(batch.groups.correct_PG).sum(axis=1)
+    found = []
+    for k in default_ks(drawn_P):
+        pass_P = pass_at_k_of(correct_P, drawn_P, k)[drawn_P >= k]
+        found.append(mean_of_prompts(pass_P, bounds=(0, 1)).named(f"pass@{k}", {"k": k}))
+    return found or [Estimate("pass@1", None, n=0, at={"k": 1}, missing="completions that the checker could judge")]
+
+
+def _spread(batch: Batch) -> list[Estimate]:
+    """Distinct readable answers of a problem, apart for those that some completion solves and the others."""
+    assert batch.groups.correct_PG is not None
+    distinct_P = np.array([len({a for a in answers if a is not None}) for answers in batch.answers_PG], dtype=float)
+    solved_P = (batch.groups.correct_PG == 1).any(axis=1)
+    found = []
+    for name, among_P in (("distinct_solved", solved_P), ("distinct_unsolved", ~solved_P)):
+        if among_P.any():
+            found.append(mean_of_prompts(distinct_P[among_P], bounds=(0, np.inf)).named(name))
+        else:
+            found.append(Estimate(name, None, n=0, missing=f"problems that are {name.partition('_')[2]}"))
+    return found
+
+
+def _entropy(batch: Batch) -> Estimate:
+    samples = batch.samples
+    sums, n = samples.entropy_BT.sum(1).cpu().numpy(), samples.mask_BT.sum(1).cpu().numpy()
+    return ratio_of_sums(sums, n, samples.prompt_B.cpu().numpy()).named("entropy")
+
+
+@torch.no_grad()
+def _drift(model: LanguageModel, reference: LanguageModel, batch: Batch, temperature: float) -> Estimate:
+    """Mean exact KL per token to the reference, over the first completions of every problem."""
+    samples = batch.samples
+    each = max(1, DRIFT_ROWS // len(batch.problems))
+    places = torch.arange(len(samples.prompt_B), device=samples.prompt_B.device)
+    per_problem = len(samples.prompt_B) // len(batch.problems)
+    some = samples.take(places[places % per_problem < each])
+    kl_BT = reference_kl(model, reference, some, temperature=temperature)
+    # Rounding may leave a sum just below 0 where the models are equal.
+    sums, n = kl_BT.sum(1).clamp(min=0).cpu().numpy(), some.mask_BT.sum(1).cpu().numpy()
+    found: Interval = (
+        ratio_of_sums(sums, n, some.prompt_B.cpu().numpy())
+        if sums.sum() > 0
+        else Interval(0.0, None, None, len(batch.problems), "the models are equal")
+    )
+    return found.named("kl_to_base")
