@@ -42,7 +42,7 @@ test: $(VENV)/.dev lint  ## everything that needs no trainer, server or GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not integration and not slow and not gpu and not soak and not network"
 
 test-integration: $(VENV)/.integration  ## real TRL and verl on CPU
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests/integration
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests
 
 test-slow: $(VENV)/.dev  ## minutes of simulation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
