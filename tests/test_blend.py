@@ -326,7 +326,9 @@ def test_settings_that_make_no_sense_are_refused(
 def folders(tmp_path: Path) -> tuple[Path, Path]:
     """Two tiny Llamas with tied embeddings, base in bfloat16 and trained in float32, with a tokenizer of single characters."""
     transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'equipoise[train]'")
-    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers = pytest.importorskip(
+        "tokenizers", reason="needs tokenizers, which comes with transformers: pip install 'equipoise[train]'"
+    )
     words = {word: i for i, word in enumerate(["<pad>", "<end>", *"0123456789="])}
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<pad>"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")

@@ -18,6 +18,7 @@ from equipoise.measures.histograms import Histogram, align, entropy_histogram, h
 from equipoise.measures.intervals import ratio_of_sums
 from equipoise.measures.logged import logged_estimates
 from equipoise.measures.sums import Sums, difference, growth, mean_of
+from equipoise.measures.texts import TextTable
 
 
 def estimates_of(evidence, baseline=None):
@@ -250,11 +251,8 @@ def test_semantic_entropy_by_hand():
 
 
 def test_semantic_entropy_follows_the_grams_of_the_window():
-    texts = pytest.importorskip("equipoise.measures.texts")
     evidence = evidence_of([{"prompt_id": "a", "step": step} for step in range(10)])
-    table = texts.TextTable(
-        grams={0.0: Counter(wait=2), 1.0: Counter(wait=1), 8.0: Counter(wait=1), 9.0: Counter(hmm=1)}
-    )
+    table = TextTable(grams={0.0: Counter(wait=2), 1.0: Counter(wait=1), 8.0: Counter(wait=1), 9.0: Counter(hmm=1)})
     found = estimates_of(replace(evidence, texts=table))
     assert find(found, "semantic_entropy", window="early").value == 0
     assert find(found, "semantic_entropy", window="late").value == pytest.approx(math.log(2))

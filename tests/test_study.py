@@ -24,11 +24,11 @@ from equipoise.lab.study_config import StudyConfig  # noqa: E402
 from equipoise.lab.study_numbers import Policies, difference, matched, mean_over, reach, unsolved_by_both  # noqa: E402
 from equipoise.lab.study_outcomes import COUNTS, Outcomes  # noqa: E402
 from equipoise.lab.study_page import page  # noqa: E402
-from equipoise.lab.study_run import base_kl  # noqa: E402
 from equipoise.models.characters import Characters  # noqa: E402
 from equipoise.models.checkpoint import save_gpt  # noqa: E402
 from equipoise.models.generate import generate  # noqa: E402
 from equipoise.models.gpt import GPT, GPTConfig  # noqa: E402
+from equipoise.training.update import reference_kl  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 P, G, STEPS, SEEDS = 24, 8, 2, (0, 1)
@@ -484,7 +484,7 @@ def test_the_kl_to_the_base_is_that_of_two_softmaxes_at_two_temperatures(tmp_pat
     tokens = TOKENS
     prompts = [tokens.encode("1,2=3>"), tokens.encode("4,5,6=15>")]
     samples = generate(model, prompts, seeds=[1, 2], samples=2, max_tokens=5, pad=tokens.pad, stop=tokens.stop)
-    found = base_kl(model, base, samples, temperature=0.5, base_temperature=2.0)
+    found = reference_kl(model, base, samples, temperature=0.5, ref_temperature=2.0).detach()
 
     def logits(net: GPT, ids: list[int]) -> torch.Tensor:
         """Of the last position, by a plain pass over one unpadded sequence."""

@@ -91,13 +91,23 @@ def test_an_answer_that_takes_for_ever_is_a_timeout_without_a_reward():
 @needs_extra
 def test_a_checker_that_dies_is_an_error_without_a_reward(monkeypatch):
     maths._verified.cache_clear()
-    tiny = Child(seconds=1.0, memory_mb=60)  # too little to import sympy
+    tiny = Child(seconds=1.0, memory_mb=40)  # too little to import sympy
     monkeypatch.setattr(maths, "shared_child", lambda **limits: tiny)
     grade = graded("y", r"\boxed{\sqrt{y^2}}")
     maths._verified.cache_clear()
     tiny.close()
     assert (grade.outcome, grade.reward, grade.correct) == ("error", None, None)
     assert grade.feedback
+
+
+@needs_extra
+def test_a_parser_that_reads_nothing_at_all_is_no_verdict_on_the_answer(monkeypatch):
+    from equipoise.tasks import maths_worker
+
+    assert maths_worker.compare(["y"], [r"\frac{}{}"]) == "unparsable"
+    monkeypatch.setattr(maths_worker, "parse", lambda *args, **settings: [])
+    with pytest.raises(MemoryError):
+        maths_worker.compare(["y"], [r"\sqrt{y^2}"])
 
 
 @needs_extra

@@ -319,7 +319,7 @@ def test_names_and_packages_are_checked_before_anything_starts(tmp_path, monkeyp
 
 
 def test_the_real_tensorboard_writes_scalars_that_our_reader_reads(tmp_path, monkeypatch):
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="needs tensorboard: pip install tensorboard")
     monkeypatch.setattr(trackers, "CLOSE_SECONDS", 60.0)  # it imports torch
     lines: list[str] = []
     with Trackers.start(

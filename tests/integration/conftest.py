@@ -14,7 +14,7 @@ TINY = Path(__file__).resolve().parent.parent / "golden" / "make"
 def tiny_trainer(tmp_path_factory):
     """`make(**settings)` → a GRPOTrainer on CPU with a random two-layer Qwen2: 4 prompts, 4 completions of 12 tokens each."""
     pytest.importorskip("trl", reason="needs trl: pip install 'equipoise[trl]'")
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="needs torch: pip install 'equipoise[train]'")
     if str(TINY) not in sys.path:
         sys.path.append(str(TINY))
     from datasets import Dataset

@@ -20,7 +20,7 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'equipoise[train]'")
 
 from host_losses import assert_same, ours, random_step, trl_loss, trl_settings, verl_loss  # noqa: E402
 

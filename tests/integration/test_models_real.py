@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'equipoise[train]'")
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'equipoise[train]'")
 
 from torch import Tensor  # noqa: E402

@@ -8,10 +8,10 @@ from importlib import import_module
 from inspect import Parameter, isclass, signature
 from typing import Any
 
+from equipoise import specs
 from equipoise.catalogue.table import find_method, is_built, methods
 from equipoise.errors import MissingExtra, UsageError, unknown_name
 
-_WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
 _EXTRAS = {"torch": "train"}  # a package that a room needs → the extra that brings it
 
 
@@ -34,33 +34,9 @@ def build(spec: str, **settings: Any) -> Any:
 
 
 def read_spec(spec: str) -> tuple[str, dict[str, Any]]:
-    """A spec's name, or `module:name`, and its settings. Values are numbers, true, false, none or plain words."""
-    name, _, rest = spec.partition(":")
-    head, _, tail = rest.partition(":")
-    if head.isidentifier() and name.replace("-", "_") not in {method.name for method in methods()}:
-        name, rest = f"{name}:{head}", tail
-    if not all(name.split(":")) or spec.endswith(":"):
-        raise UsageError(f"'{spec}' names no method: write 'name', 'name:setting=value,…' or 'module:name'")
-    settings: dict[str, Any] = {}
-    for item in rest.split(",") if rest else ():
-        key, equals, value = (part.strip() for part in item.partition("="))
-        if not (key.isidentifier() and equals and value):
-            raise UsageError(f"'{item}' in '{spec}' is no setting: write setting=value, with commas in between")
-        if key in settings:
-            raise UsageError(f"'{spec}' sets '{key}' twice")
-        settings[key] = _value(value)
-    return name, settings
-
-
-def _value(text: str) -> Any:
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
+    """A method's name, or `module:name`, and the settings that a spec gives it."""
+    names = {method.name for method in methods()}
+    return specs.read_spec(spec, known=names | {name.replace("_", "-") for name in names}, what="method")
 
 
 def _load(target: str, *, asked: str) -> Callable[..., Any]:

@@ -80,7 +80,7 @@ EQUIPOISE = Host(
         )
     },
     ours="equipoise.training.loop",
-    off_policy="updates_per_batch above 1",
+    off_policy="learning.updates above 1",
 )
 
 GATEWAY = Host(

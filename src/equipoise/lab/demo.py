@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from equipoise.base import Diagnosis, Estimate
 from equipoise.diagnosis.verdict import diagnose
 from equipoise.measures.intervals import paired_difference
@@ -111,12 +109,8 @@ def _config(out: Path, method: Method, steps: int, evaluation: Evaluation) -> Tr
 def _compared(ours: Batch, theirs: Batch, against: str) -> tuple[Estimate, ...]:
     """pass@1 and pass@k, k all samples, minus the other's, on the same problems in the same order."""
     return tuple(
-        paired_difference(_passes(ours, k), _passes(theirs, k)).named(f"pass@{k}", {"k": k, "against": against})
+        paired_difference(*(pass_at_k_of(each.right_P, each.drawn_P, k) for each in (ours, theirs))).named(
+            f"pass@{k}", {"k": k, "against": against}
+        )
         for k in (1, ours.answers_PG.shape[1])
     )
-
-
-def _passes(batch: Batch, k: int) -> np.ndarray:
-    correct_PG = batch.groups.correct_PG
-    assert correct_PG is not None
-    return pass_at_k_of(np.nansum(correct_PG, axis=1), np.isfinite(correct_PG).sum(axis=1), k)

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from equipoise.errors import UsageError
 from equipoise.models.characters import FIRST
-from equipoise.models.checkpoint import load_gpt, save_gpt
+from equipoise.models.checkpoint import save_gpt
 from equipoise.models.gpt import GPT
 from equipoise.models.language_model import LanguageModel
 from equipoise.models.loaders import Loaded, load_model
-from equipoise.models.packaged import packaged_model
 from equipoise.rollouts.folder import info_of
 from equipoise.training.checkpoints import load_checkpoint
 
@@ -113,33 +112,16 @@ def load_end(name: str | Path) -> End:
     """A model by its name, or a run folder, which stands for its newest complete checkpoint."""
     folder = Path(name)
     if not (folder / "run.json").is_file():
-        return End(str(name), _load(str(name)), {})
+        return End(str(name), load_model(name, dtype=None), {})
     info, checkpoint = info_of(folder / "run.json"), load_checkpoint(folder)
     if checkpoint is None or info.model is None:
         raise UsageError(f"{folder} is a run folder without a complete checkpoint: give a model, or a run that has one")
     try:
-        loaded = load_model(_resolve(info.model))
+        loaded = load_model(info.model)
     except UsageError as problem:
         raise UsageError(f"{folder} was trained from '{info.model}', which cannot be loaded: {problem}") from problem
     _fill(folder, loaded.model, checkpoint.model)
     return End(str(name), loaded, info.settings, checkpoint.step)
-
-
-def _load(name: str) -> Loaded:
-    source = _resolve(name)
-    if source.endswith(".safetensors"):
-        return Loaded(*load_gpt(Path(source)))
-    from equipoise.models import pretrained  # inside: transformers takes seconds to import
-
-    stored: Any = "auto"  # for transformers: the dtype of the file
-    return Loaded(
-        *pretrained.load_transformers(pretrained.find_smollm2() if source == "smollm2" else source, dtype=stored)
-    )
-
-
-def _resolve(name: str) -> str:
-    kind, _, size = name.partition(":")
-    return str(packaged_model(size or "small")) if kind == "packaged" else name
 
 
 @torch.no_grad()

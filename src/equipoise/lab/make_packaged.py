@@ -25,15 +25,13 @@ from equipoise.measures.intervals import Interval, mean_of_prompts, ratio_of_sum
 from equipoise.measures.subsets import missed_share
 from equipoise.models.characters import Characters
 from equipoise.models.checkpoint import save_gpt
-from equipoise.models.decoding import Decoding, seed_of
-from equipoise.models.generate import generate
 from equipoise.models.gpt import GPT, GPTConfig
 from equipoise.models.language_model import LanguageModel, Tokens
 from equipoise.models.loaders import load_model
 from equipoise.models.packaged import MAX_TOKENS, file_name
-from equipoise.models.samples import read_completions
 from equipoise.tasks.table import find_task
 from equipoise.tasks.task import Task
+from equipoise.training.collect import collect
 from equipoise.training.sft import Progress, fine_tune, make_pairs
 
 TASK = "countdown"
@@ -121,27 +119,21 @@ def evaluate(
     correct_P, distinct_P, unparsable_P, entropy_P, tokens_P = (np.zeros(len(problems)) for _ in range(5))
     at_once = max(1, rows // samples)
     for first in range(0, len(problems), at_once):
-        part = problems[first : first + at_once]
-        drawn = generate(
+        here = slice(first, first + at_once)
+        batch = collect(
             model,
-            [tokens.encode(problem.prompt) for problem in part],
-            seeds=[seed_of("evaluate", seed, problem.id) for problem in part],
+            tokens,
+            task,
+            problems[here],
+            seed=("evaluate", seed),
             samples=samples,
+            temperature=temperature,
             max_tokens=MAX_TOKENS,
-            pad=tokens.pad,
-            stop=tokens.stop,
-            decoding=Decoding(temperature),
         )
-        completions = read_completions(drawn, tokens)
-        here = slice(first, first + len(part))
-        entropy_P[here] = drawn.entropy_BT.double().sum(1).view(len(part), samples).sum(1).cpu()
-        tokens_P[here] = drawn.mask_BT.sum(1).view(len(part), samples).sum(1).cpu()
-        for p, problem in enumerate(part):
-            grades = [task.grade(problem, c) for c in completions[p * samples : (p + 1) * samples]]
-            answers = {grade.answer.text for grade in grades if grade.answer is not None}
-            correct_P[first + p] = sum(bool(grade.correct) for grade in grades)
-            distinct_P[first + p] = len(answers)
-            unparsable_P[first + p] = sum(grade.answer is None for grade in grades)
+        correct_P[here], distinct_P[here] = batch.right_P, batch.distinct_P
+        unparsable_P[here] = (batch.answers_PG == None).sum(axis=1)  # noqa: E711
+        entropy_P[here] = batch.samples.entropy_BT.double().sum(1).view(-1, samples).sum(1).cpu()
+        tokens_P[here] = batch.samples.mask_BT.sum(1).view(-1, samples).sum(1).cpu()
     drawn_P = np.full(len(problems), samples)
     passed = {
         f"pass@{k}": _shown(mean_of_prompts(1 - missed_share(correct_P, drawn_P, k), bounds=(0, 1)))

@@ -22,9 +22,8 @@ from equipoise.errors import UsageError
 from equipoise.files import atomic_write, make_folder, read_json
 from equipoise.lab.study_config import Look, StudyConfig
 from equipoise.lab.study_outcomes import COUNTS, Outcomes
-from equipoise.models.exact_kl import exact_kl
 from equipoise.models.graphs import StepGraphs
-from equipoise.models.language_model import Head, LanguageModel, hidden_states
+from equipoise.models.language_model import LanguageModel
 from equipoise.models.loaders import Loaded, load_model
 from equipoise.models.samples import Samples
 from equipoise.tasks.table import find_task
@@ -33,6 +32,7 @@ from equipoise.training.collect import Batch, collect
 from equipoise.training.evaluate import DRIFT_ROWS, SEED
 from equipoise.training.loop import train
 from equipoise.training.recipe import Strict, TrainConfig
+from equipoise.training.update import reference_kl
 
 _FREE = ("out", "device", "trackers", "save_every")  # settings that change no result
 
@@ -124,10 +124,11 @@ def look_at(job: Job, loaded: Loaded, reference: LanguageModel, say: Say = lambd
                 max_tokens=job.config.sampling.max_tokens,
                 graphs=graphs,
             )
-            some = _first_completions(batch.samples, look.samples, max(1, DRIFT_ROWS // look.problems))
-            kl_BT = base_kl(
-                loaded.model, reference, some, temperature=temperature, base_temperature=job.base_temperature
-            )
+            some = batch.first(max(1, DRIFT_ROWS // look.problems))
+            with torch.no_grad():
+                kl_BT = reference_kl(
+                    loaded.model, reference, some, temperature=temperature, ref_temperature=job.base_temperature
+                )
             parts.append(_count(batch) | _count_kl(some, kl_BT, len(batch.problems)))
         values_T.append({name: np.concatenate([part[name] for part in parts]) for name in COUNTS})
     return Outcomes(
@@ -138,12 +139,11 @@ def look_at(job: Job, loaded: Loaded, reference: LanguageModel, say: Say = lambd
 
 
 def _count(batch: Batch) -> dict[str, np.ndarray]:
-    samples, correct_PG, n = batch.samples, batch.groups.correct_PG, len(batch.problems)
-    assert correct_PG is not None
+    samples, n = batch.samples, len(batch.problems)
     return {
-        "drawn": np.isfinite(correct_PG).sum(axis=1),
-        "correct": np.nansum(correct_PG, axis=1),
-        "distinct": np.array([len({a for a in answers if a is not None}) for answers in batch.answers_PG]),
+        "drawn": batch.drawn_P,
+        "correct": batch.right_P,
+        "distinct": batch.distinct_P,
         "tokens": _by_problem(samples.mask_BT, samples.prompt_B, n),
         "entropy_sum": _by_problem(samples.entropy_BT, samples.prompt_B, n),
     }
@@ -157,31 +157,6 @@ def _count_kl(some: Samples, kl_BT: torch.Tensor, n: int) -> dict[str, np.ndarra
 
 def _by_problem(values_BT: torch.Tensor, prompt_B: torch.Tensor, n: int) -> np.ndarray:
     return np.bincount(prompt_B.cpu().numpy(), weights=values_BT.double().sum(1).cpu().numpy(), minlength=n)
-
-
-def _first_completions(samples: Samples, per_problem: int, most: int) -> Samples:
-    """The first `most` completions of every problem."""
-    places_B = torch.arange(len(samples.prompt_B), device=samples.prompt_B.device)
-    return samples.take(places_B[places_B % per_problem < most])
-
-
-@torch.no_grad()
-def base_kl(
-    model: LanguageModel, reference: LanguageModel, samples: Samples, *, temperature: float, base_temperature: float
-) -> torch.Tensor:
-    """(B, T): exact KL of the policy at its temperature from the base model at its own, 0 where masked.
-
-    So a base model that is only cooled has a KL too, and a trained policy can be compared with it at the same one.
-    """
-    ids_BS, mask_BS = samples.sequences()
-    before = slice(samples.prompt_ids_PL.shape[1] - 1, -1)
-    mask_BT = samples.mask_BT
-    hidden_ND, ref_ND = (hidden_states(each, ids_BS, mask_BS)[:, before][mask_BT] for each in (model, reference))
-    # Logits at T are those at the base's temperature T₀ times T₀ / T; they are linear in the hidden states and the bias.
-    scale, head = base_temperature / temperature, model.head
-    scaled = Head(head.weight_VD, None if head.bias_V is None else head.bias_V * scale)
-    kl_N = exact_kl(hidden_ND * scale, scaled, ref_ND, reference.head, temperature=base_temperature)
-    return torch.zeros(mask_BT.shape, dtype=kl_N.dtype, device=kl_N.device).masked_scatter(mask_BT, kl_N)
 
 
 def steps_logged(folder: Path) -> Iterator[dict[str, Any]]:

@@ -79,11 +79,11 @@ class AnswerTable:
         return len(self.correct)
 
     @property
-    def prompt_R(self) -> np.ndarray:  # noqa: N802
+    def prompt_R(self) -> np.ndarray:
         return self.codes["prompt_id"]
 
     @property
-    def answer_R(self) -> np.ndarray:  # noqa: N802
+    def answer_R(self) -> np.ndarray:
         return self.codes["answer"]
 
     def has(self, name: str) -> bool:

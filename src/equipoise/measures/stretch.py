@@ -31,7 +31,7 @@ class Curve:
         return Curve(self.step_S[part], self.entropy_S[part], self.reward_S[part])
 
     @property
-    def x_S(self) -> Floats:  # noqa: N802
+    def x_S(self) -> Floats:
         return np.asarray(np.exp(self.entropy_S), dtype=np.float64)
 
     def rivals(self) -> tuple[Rival | None, Rival | None]:

@@ -18,9 +18,9 @@ class Loaded:
     tokens: Tokens
 
 
-def load_model(name: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Loaded:
+def load_model(name: str | Path, *, dtype: torch.dtype | None = torch.float32, device: str = "cpu") -> Loaded:
     """`packaged` or `packaged:medium`, a small GPT's `FILE.safetensors`, `smollm2`, a `.gguf` file, or any folder or hub name
-    that transformers knows."""
+    that transformers knows. `dtype` None: as it is stored."""
     kind, _, size = str(name).partition(":")
     if kind == "packaged":
         name = packaged_model(size or "small")

@@ -138,9 +138,9 @@ class TransformersTokens:
 
 
 def load_transformers(
-    source: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    source: str | Path, *, dtype: torch.dtype | None = torch.float32, device: str = "cpu"
 ) -> tuple[TransformersModel, TransformersTokens]:
-    """A folder or hub name that transformers knows, or one `.gguf` file, which is turned into ordinary weights."""
+    """A folder or hub name that transformers knows, or one `.gguf` file, which is turned into ordinary weights. `dtype` None: as stored."""
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(source), "trust_remote_code": False}
     if str(source).endswith(".gguf"):
         if find_spec("gguf") is None:
@@ -149,7 +149,7 @@ def load_transformers(
         where |= {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     try:
         tokenizer = AutoTokenizer.from_pretrained(**where)
-        inner: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype)
+        inner: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=dtype or "auto")
     except (OSError, ValueError) as problem:
         first = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise UsageError(f"transformers cannot load {source}: {first}") from problem

@@ -22,6 +22,9 @@ def compare(references: list[str], answers: list[str]) -> str:
         if gold and verify(gold, given, timeout_seconds=None, raise_on_error=True):
             return "right"
         outcome = "wrong"
+    if outcome == "unparsable" and not _parsed("1"):
+        # math-verify also finds nothing where memory ran out under its parser: that says nothing about the answer.
+        raise MemoryError("the parser reads nothing at all")
     return outcome
 
 

@@ -8,10 +8,9 @@ from importlib import import_module
 from typing import Any
 
 from equipoise.errors import UsageError, unknown_name
+from equipoise.specs import read_spec
 from equipoise.tasks.choices import Choices
 from equipoise.tasks.task import Task
-
-_WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ def find_task(spec: str, **settings: Any) -> Task:
 
     With `options=4` the task is posed as multiple choice. Settings that `gym` does not know are reasoning-gym's own.
     """
-    name, given = _read_spec(spec)
+    name, given = read_spec(spec, known=BY_NAME, what="task")
     given |= settings
     row = TaskRow(name, "", name) if ":" in name else BY_NAME.get(name)
     if row is None:
@@ -55,35 +54,6 @@ def find_task(spec: str, **settings: Any) -> Task:
     if not isinstance(options, int):
         raise UsageError(f"options of {name} is a number of options, found '{options}'")
     return Choices(task, options)
-
-
-def _read_spec(spec: str) -> tuple[str, dict[str, Any]]:
-    name, _, rest = spec.partition(":")
-    head, _, tail = rest.partition(":")
-    if head.isidentifier() and name not in BY_NAME:
-        name, rest = f"{name}:{head}", tail
-    if not name or spec.endswith(":"):
-        raise UsageError(f"'{spec}' names no task: write 'name', 'name:setting=value,…' or 'module:Class'")
-    settings: dict[str, Any] = {}
-    for item in rest.split(",") if rest else ():
-        key, equals, value = (part.strip() for part in item.partition("="))
-        if not (key.isidentifier() and equals and value):
-            raise UsageError(f"'{item}' in '{spec}' is no setting: write setting=value, with commas in between")
-        if key in settings:
-            raise UsageError(f"'{spec}' sets '{key}' twice")
-        settings[key] = value
-    return name, {key: _value(value) for key, value in settings.items()}
-
-
-def _value(text: str) -> Any:
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _made(row: TaskRow, given: dict[str, Any]) -> Task:

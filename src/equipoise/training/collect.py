@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from equipoise.base import Completion, Grade, Problem
 from equipoise.models.decoding import Decoding, seed_of
@@ -28,6 +29,27 @@ class Batch:
     groups: Groups
     answers_PG: np.ndarray  # canonical strings, None where none was read
     samples: Samples
+
+    @property
+    def drawn_P(self) -> np.ndarray:
+        """Completions with a verdict: one that the checker could not judge is no wrong one."""
+        assert self.groups.correct_PG is not None
+        return np.asarray(np.isfinite(self.groups.correct_PG).sum(axis=1))
+
+    @property
+    def right_P(self) -> np.ndarray:
+        assert self.groups.correct_PG is not None
+        return np.asarray(np.nansum(self.groups.correct_PG, axis=1))
+
+    @property
+    def distinct_P(self) -> np.ndarray:
+        """Different readable answers."""
+        return np.array([len({a for a in answers if a is not None}) for answers in self.answers_PG], dtype=float)
+
+    def first(self, most: int) -> Samples:
+        """The first `most` completions of every problem."""
+        places_B = torch.arange(len(self.samples.prompt_B), device=self.samples.prompt_B.device)
+        return self.samples.take(places_B[places_B % self.answers_PG.shape[1] < most])
 
 
 def collect(

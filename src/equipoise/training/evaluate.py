@@ -75,26 +75,21 @@ def evaluate(
 
 
 def _passes(batch: Batch) -> list[Estimate]:
-    """Over the problems with at least k verdicts: one that the checker could not judge is no wrong one."""
-    assert batch.groups.correct_PG is not None
-    correct_P = np.nansum(batch.groups.correct_PG, axis=1)
-    drawn_P = np.isfinite(batch.groups.correct_PG).sum(axis=1)
+    """Over the problems with at least k verdicts."""
     found = []
-    for k in default_ks(drawn_P):
-        pass_P = pass_at_k_of(correct_P, drawn_P, k)[drawn_P >= k]
+    for k in default_ks(batch.drawn_P):
+        pass_P = pass_at_k_of(batch.right_P, batch.drawn_P, k)[batch.drawn_P >= k]
         found.append(mean_of_prompts(pass_P, bounds=(0, 1)).named(f"pass@{k}", {"k": k}))
     return found or [Estimate("pass@1", None, n=0, at={"k": 1}, missing="completions that the checker could judge")]
 
 
 def _spread(batch: Batch) -> list[Estimate]:
     """Distinct readable answers of a problem, apart for those that some completion solves and the others."""
-    assert batch.groups.correct_PG is not None
-    distinct_P = np.array([len({a for a in answers if a is not None}) for answers in batch.answers_PG], dtype=float)
-    solved_P = (batch.groups.correct_PG == 1).any(axis=1)
+    solved_P = batch.right_P > 0
     found = []
     for name, among_P in (("distinct_solved", solved_P), ("distinct_unsolved", ~solved_P)):
         if among_P.any():
-            found.append(mean_of_prompts(distinct_P[among_P], bounds=(0, np.inf)).named(name))
+            found.append(mean_of_prompts(batch.distinct_P[among_P], bounds=(0, np.inf)).named(name))
         else:
             found.append(Estimate(name, None, n=0, missing=f"problems that are {name.partition('_')[2]}"))
     return found
@@ -109,11 +104,7 @@ def _entropy(batch: Batch) -> Estimate:
 @torch.no_grad()
 def _drift(model: LanguageModel, reference: LanguageModel, batch: Batch, temperature: float) -> Estimate:
     """Mean exact KL per token to the reference, over the first completions of every problem."""
-    samples = batch.samples
-    each = max(1, DRIFT_ROWS // len(batch.problems))
-    places = torch.arange(len(samples.prompt_B), device=samples.prompt_B.device)
-    per_problem = len(samples.prompt_B) // len(batch.problems)
-    some = samples.take(places[places % per_problem < each])
+    some = batch.first(max(1, DRIFT_ROWS // len(batch.problems)))
     kl_BT = reference_kl(model, reference, some, temperature=temperature)
     # Rounding may leave a sum just below 0 where the models are equal.
     sums, n = kl_BT.sum(1).clamp(min=0).cpu().numpy(), some.mask_BT.sum(1).cpu().numpy()

@@ -188,7 +188,7 @@ def _metrics(batch: Batch, shaped: Shaped) -> dict[str, float | None]:
         "reward": _mean(groups.reward_PG[np.isfinite(groups.reward_PG)]),
         "all_wrong": _mean(right_P == 0),
         "all_right": _mean(right_P == 1),
-        "distinct": float(np.mean([len({a for a in row if a is not None}) for row in batch.answers_PG])),
+        "distinct": float(batch.distinct_P.mean()),
         "length": float(groups.n_tokens_PG.mean()),
         "truncated": float(groups.truncated_PG.mean()),
         "bonus": float(shaped.bonus_PG.mean()),

@@ -179,15 +179,32 @@ class Updater:
         )
 
 
-def reference_kl(model: LanguageModel, reference: LanguageModel, samples: Samples, *, temperature: float) -> Tensor:
-    """(B, T): exact KL of the model from the reference at every sampled token, 0 where masked; gradients to the model."""
+def reference_kl(
+    model: LanguageModel,
+    reference: LanguageModel,
+    samples: Samples,
+    *,
+    temperature: float,
+    ref_temperature: float | None = None,
+) -> Tensor:
+    """(B, T): exact KL of the model from the reference at every sampled token, 0 where masked; gradients to the model.
+
+    `ref_temperature`: the reference's own, where it is another than the policy's.
+    """
     ids_BS, mask_BS = samples.sequences()
     before = slice(samples.prompt_ids_PL.shape[1] - 1, -1)  # the position that predicts a token is the one before it
     hidden_BTD = hidden_states(model, ids_BS, mask_BS)[:, before]
     with torch.no_grad():
         ref_BTD = hidden_states(reference, ids_BS, mask_BS)[:, before]
     mask_BT = samples.mask_BT
-    kl_N = exact_kl(hidden_BTD[mask_BT], model.head, ref_BTD[mask_BT], reference.head, temperature=temperature)
+    kl_N = exact_kl(
+        hidden_BTD[mask_BT],
+        model.head,
+        ref_BTD[mask_BT],
+        reference.head,
+        temperature=temperature,
+        ref_temperature=ref_temperature,
+    )
     return torch.zeros(mask_BT.shape, dtype=kl_N.dtype, device=kl_N.device).masked_scatter(mask_BT, kl_N)
 
 
