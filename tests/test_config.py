@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from equipoise.cli import main
-from equipoise.config import MAX_BYTES, MAX_TOLD, _Scan, dump_config, load_config
+from equipoise.config import MAX_BYTES, MAX_TOLD, dump_config, load_config
+from equipoise.config_lines import Scan
 from equipoise.errors import UsageError, unknown_name
 
 
@@ -347,7 +348,7 @@ def test_a_key_is_gone_when_its_line_is(chosen):
     """`tomllib` itself confirms the lines that the scan finds: without line n, the key of line n is missing, no other."""
     text = dump_config(chosen)
     lines, whole = text.split("\n"), dict(leaves(tomllib.loads(text)))
-    found = _Scan(text).lines
+    found = Scan(text).lines
     for key in whole:
         at = found[key]
         without = tomllib.loads("\n".join([*lines[: at - 1], "", *lines[at:]]))

@@ -6,19 +6,41 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from html_tables import read_tables
 from typer.testing import CliRunner
 
 pytest.importorskip("torch", reason="needs the extra train: pip install 'equipoise[train]'")
 
 from equipoise.cli.main import app
-from equipoise.lab.demo import run_demo
+from equipoise.lab.demo import Demo, run_demo
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
-    folder = tmp_path_factory.mktemp("demo")
-    return json.loads(json.dumps(run_demo(folder, steps=2, problems=24, samples=16).to_dict())), folder
+def found(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    return run_demo(tmp_path_factory.mktemp("demo"), steps=2, problems=24, samples=16)
+
+
+@pytest.fixture(scope="module")
+def told(found: Demo) -> tuple[dict, Path]:
+    return json.loads(json.dumps(found.to_dict())), Path(found.arms[0].trained.folder).parent
+
+
+def test_a_notebook_shows_the_base_model_beside_both_arms(found: Demo, told: tuple[dict, Path]) -> None:
+    html = found._repr_html_()
+    (table,) = read_tables(html)
+    assert list(table.columns) == ["base model", *(arm["title"] for arm in told[0]["arms"])]
+    for column, numbers in zip(
+        table.columns, (told[0]["base"], *(arm["after"] for arm in told[0]["arms"])), strict=True
+    ):
+        for number in numbers:
+            cell = table[column][number["name"]]
+            assert float(cell.split(" ")[0]) == pytest.approx(
+                number["value"], abs=0.051 if number["value"] > 9.9 else 5.1e-4
+            )
+    assert html.count("<p>") == 3  # each arm against the base model, and both against each other
+    assert all(arm["diagnosis"]["verdict"] in html for arm in told[0]["arms"])
 
 
 def test_both_arms_are_trained_evaluated_and_diagnosed(told):
@@ -31,8 +53,6 @@ def test_both_arms_are_trained_evaluated_and_diagnosed(told):
 
 
 def test_differences_are_those_of_the_recorded_problems(told):
-    import pandas as pd
-
     found, folder = told
 
     def solved(arm: str, step: int) -> pd.Series:

@@ -226,3 +226,32 @@ def test_bad_input_is_told_in_one_line(call, message):
     with pytest.raises(UsageError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_more_problems_for_a_batch_are_others_by_the_same_rule_and_no_new_batch():
+    settings = {"draws": 4, "defer_for": 3, "review": 0.5}
+    curriculum, alone = made(**settings), made(**settings)
+    first = curriculum.draw(4)
+    assert alone.draw(4) == first
+    assert curriculum.state() == alone.state()
+    more = curriculum.draw(3, beside=first)
+    assert len({*first, *more}) == 7
+    assert curriculum.step == 1
+    assert curriculum.draw(5, beside=[*first, *more]) != ()  # all twelve are in the batch now
+    with pytest.raises(UsageError, match="1 problems were asked of 0"):
+        curriculum.draw(1, beside=NAMES)
+    see(curriculum, **dict.fromkeys(NAMES[:6], (0, 4)))
+    away = {name for name, due in zip(NAMES, curriculum.state()["due"], strict=True) if due > 1}
+    assert away == set(NAMES[:6])
+    batch = curriculum.draw(2)
+    assert not away & {*batch, *curriculum.draw(4, beside=batch)}  # put off, also for what is added
+
+
+def test_what_is_added_to_a_batch_follows_the_weights():
+    """No share for review: of 60 problems that are never right, and 12 of even chance, those of even chance are added."""
+    names = [f"n{i}" for i in range(72)]
+    curriculum = made(names, draws=100, prior=0.01, review=1.0)
+    see(curriculum, **dict.fromkeys(names[:60], (0, 4)), **dict.fromkeys(names[60:], (2, 4)))
+    first = curriculum.draw(1)
+    added = curriculum.draw(8, beside=first)
+    assert sum(name in names[60:] for name in added) >= 7

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import combinations
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -14,12 +15,13 @@ from scipy.special import rel_entr
 
 torch = pytest.importorskip("torch")
 
+from html_tables import read_tables  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from equipoise.cli.main import app  # noqa: E402
 from equipoise.config import load_config  # noqa: E402
 from equipoise.errors import UsageError  # noqa: E402
-from equipoise.lab.study import study  # noqa: E402
+from equipoise.lab.study import Studied, study  # noqa: E402
 from equipoise.lab.study_config import StudyConfig  # noqa: E402
 from equipoise.lab.study_numbers import Policies, difference, matched, mean_over, reach, unsolved_by_both  # noqa: E402
 from equipoise.lab.study_outcomes import COUNTS, Outcomes  # noqa: E402
@@ -28,6 +30,8 @@ from equipoise.models.characters import Characters  # noqa: E402
 from equipoise.models.checkpoint import save_gpt  # noqa: E402
 from equipoise.models.generate import generate  # noqa: E402
 from equipoise.models.gpt import GPT, GPTConfig  # noqa: E402
+from equipoise.training.notes import chosen_warnings  # noqa: E402
+from equipoise.training.recipe import TrainConfig  # noqa: E402
 from equipoise.training.update import reference_kl  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -189,6 +193,62 @@ def test_results_have_an_entry_for_the_base_and_every_arm_and_seed(done):
     assert results["at_chosen"] is None
     assert (out / "README.md").read_text() == page(results)
     assert all(f"| {arm} |" in page(results) for arm in ("base", "grpo", "bonus"))
+
+
+def test_the_page_links_figures_of_the_results_and_of_the_logs(done):
+    out, _ = done
+    told = (out / "README.md").read_text()
+    for name in ("frontier.svg", "entropy.svg"):
+        assert f"]({name})" in told
+    curves = {}
+    for name in ("frontier.svg", "entropy.svg"):
+        root = ElementTree.fromstring((out / name).read_text())
+        assert {"grpo", "bonus"} <= {node.text for node in root.iter() if node.tag.endswith("}text")}
+        curves[name] = [node.get("d").count("L") for node in root.iter() if node.get("stroke-linejoin")]
+    assert curves == {"frontier.svg": [1], "entropy.svg": [STEPS - 1] * 2}  # two temperatures; two arms
+
+
+def test_the_linter_speaks_of_what_an_arm_chose_and_the_page_of_all(tmp_path):
+    said: list[str] = []
+    bound = {"method": {"surrogate": "clip:clip_high=0.3"}}
+    config = tiny(
+        tmp_path, seeds=(0,), arms={"grpo": {}, "higher": {"method": {"surrogate": "clip_higher"}}, "bound": bound}
+    )
+    results = study(config, say=said.append).to_dict()
+    spoken = [line for line in said if line.startswith("inert")]
+    assert [line.partition(": strictly")[0] for line in spoken] == ["inert: clip_higher", "inert: clip"]
+    assert [line.rpartition(" (")[2] for line in spoken] == ["higher)", "bound)"]
+    assert results["recipes"]["grpo"]["warnings"] == results["recipes"]["bound"]["warnings"] != []
+    told = (config.out / "README.md").read_text()
+    assert [line.rpartition(" (")[2] for line in told.splitlines() if line.startswith("- inert")] == [
+        "grpo, bound)",
+        "higher)",
+    ]
+
+
+def test_only_the_idle_clip_of_the_default_is_passed_over(tmp_path):
+    def spoken(**method) -> list[tuple[str, str]]:
+        found = TrainConfig(out=tmp_path, method=method, sampling={"samples": 1})
+        return [(each.method, each.verdict) for each in chosen_warnings(found)]
+
+    assert ("clip", "inert") not in spoken()
+    assert (
+        spoken() == [(e.method, e.verdict) for e in TrainConfig(out=tmp_path, sampling={"samples": 1}).warnings()][1:]
+    )
+    assert ("kl", "inert") in spoken(regularisers=("kl:coef=0",))
+    assert ("clip_higher", "inert") in spoken(surrogate="clip_higher")
+
+
+def test_a_notebook_shows_the_table_of_arms_escaped(done):
+    _, results = done
+    html = Studied("a<b>", results | {"about": "<script>"})._repr_html_()
+    assert "<p>&lt;script&gt; (a&lt;b&gt;)</p>" in html
+    (table,) = read_tables(html)
+    assert table.index.tolist() == ["base", "grpo", "bonus"]
+    assert table["pass@1"].astype(float).tolist() == pytest.approx(
+        [r["pass@1"]["value"] for r in results["summary"]], abs=5e-4
+    )
+    assert "**" not in html
 
 
 def test_arms_of_a_seed_train_on_the_same_problems_and_all_are_evaluated_on_the_same(recorded):
@@ -518,6 +578,8 @@ def test_the_page_marks_what_is_sure(done):
     assert "**+0.125** [+0.050, +0.200]" in page(sure)
     told |= {"low": -0.05}
     assert "| +0.125 [-0.050, +0.200]" in page(sure)
+    told |= {"value": -0.125, "low": -0.2, "high": -0.05}
+    assert "**-0.125** [-0.200, -0.050]" in page(sure)
 
 
 def test_the_page_sums_up_the_law_by_arm(done):

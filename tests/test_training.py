@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import math
 from itertools import combinations, permutations
-from statistics import mean, stdev
+from statistics import mean
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from slow_training import CAREFUL, Slow, assert_near, entropy_of, grpo_advantages, newest, ppo, step_rows
 from tiny_training import Unjudged, config_of, make_model, read_metrics, read_rollouts
 
 from equipoise.catalogue.table import recipes
 from equipoise.errors import UsageError
 from equipoise.models.checkpoint import load_gpt
-from equipoise.models.language_model import hidden_states
 from equipoise.objectives import covariance
 from equipoise.training.evaluate import evaluate
 from equipoise.training.loop import train
@@ -42,18 +41,8 @@ def run(tmp_path, model):
     return run
 
 
-def newest(folder, name="model"):
-    return load_file(sorted((folder / "checkpoints").glob("step=*"))[-1] / f"{name}.safetensors")
-
-
 def shaper_state(folder):
     return json.loads((sorted((folder / "checkpoints").glob("step=*"))[-1] / "state.json").read_text())["shaper"]
-
-
-def assert_near(found, expected, tolerance):
-    assert set(found) == set(expected)
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=tolerance, msg=lambda m, name=name: f"{name}: {m}")
 
 
 # ---------------------------------------------------------------- determinism
@@ -79,73 +68,6 @@ def test_equal_seeds_are_equal_runs_and_another_seed_is_another(run):
 # ---------------------------------------------------------------- a slow trainer
 
 
-class Slow:
-    """The policy, updated from recorded completions: one sequence at a time, dense softmax, losses by loops."""
-
-    def __init__(self, path, *, lr=1e-4, clip_norm=0.5, weight_decay=0.1):
-        self.policy, self.tokens = load_gpt(path)
-        self.base, _ = load_gpt(path)
-        self.clip_norm = clip_norm
-        self.optimiser = torch.optim.AdamW(
-            self.policy.parameters(), lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=weight_decay
-        )
-
-    def log_softmax(self, model, row):
-        """(tokens, vocabulary) of one completion."""
-        prompt = self.tokens.encode(row["prompt"])
-        ids = torch.tensor([[*prompt, *row["token_ids"]]])
-        hidden = hidden_states(model, ids, torch.ones_like(ids, dtype=torch.bool))[0, len(prompt) - 1 : -1]
-        logits = hidden @ model.head.weight_VD.T + model.head.bias_V
-        return logits.log_softmax(-1)
-
-    def update(self, rows, advantages, term, *, lr):
-        """`term(row, t, logp_V, ref_logp_V, advantage)` is a token's loss; rows without an advantage are no part of the step."""
-        kept = [(row, a) for row, a in zip(rows, advantages, strict=True) if a is not None]
-        n_tokens = sum(row["n_tokens"] for row, _ in kept)
-        loss = torch.zeros(())
-        for row, advantage in kept:
-            logp_TV = self.log_softmax(self.policy, row)
-            with torch.no_grad():
-                ref_TV = self.log_softmax(self.base, row)
-            for t in range(row["n_tokens"]):
-                loss = loss + term(row, t, logp_TV[t], ref_TV[t], advantage) / n_tokens
-        self.optimiser.zero_grad()
-        loss.backward()
-        norm = sum(float(p.grad.square().sum()) for p in self.policy.parameters()) ** 0.5
-        for p in self.policy.parameters():
-            p.grad *= self.clip_norm / max(norm, self.clip_norm)
-        self.optimiser.param_groups[0]["lr"] = lr
-        self.optimiser.step()
-        return float(loss.detach()), norm
-
-    def moments(self):
-        state = self.optimiser.state_dict()["state"]
-        return {f"{n}.{name}": value for n, values in state.items() for name, value in values.items()}
-
-
-def step_rows(folder, step):
-    return [row for row in read_rollouts(folder) if row["split"] == "train" and row["step"] == step]
-
-
-def grpo_advantages(rows):
-    """(R − mean) / (std + 1e-6) over the completions of a problem; 0 where they are equal."""
-    found = []
-    for row in rows:
-        rewards = [r["reward"] for r in rows if r["group_id"] == row["group_id"]]
-        same = max(rewards) == min(rewards)
-        found.append(0.0 if same else (row["reward"] - mean(rewards)) / (stdev(rewards) + 1e-6))
-    return found
-
-
-def ppo(row, t, logp_V, ref_V, advantage):
-    ratio = (logp_V[row["token_ids"][t]] - row["logprobs_rollout"][t]).exp()
-    return -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-
-
-def entropy_of(logp_V):
-    return -sum(logp.exp() * logp for logp in logp_V if logp > -math.inf)
-
-
 def with_bonus(row, t, logp_V, ref_V, advantage):
     return ppo(row, t, logp_V, ref_V, advantage) - 0.05 * entropy_of(logp_V)
 
@@ -158,9 +80,6 @@ def with_exact_kl(row, t, logp_V, ref_V, advantage):
 def with_k3(row, t, logp_V, ref_V, advantage):
     d = logp_V[row["token_ids"][t]] - ref_V[row["token_ids"][t]]
     return ppo(row, t, logp_V, ref_V, advantage) + 0.5 * ((-d).exp() - 1 + d)
-
-
-CAREFUL = {"lr": 1e-4, "warmup": 2, "clip_norm": 0.5, "weight_decay": 0.1, "steps": 2}
 
 
 @pytest.mark.parametrize(
@@ -354,22 +273,6 @@ def test_far_below_its_target_a_budget_lets_only_earning_tokens_move(run, model,
 def test_a_controller_without_its_setting_is_refused_before_anything_is_written(tmp_path, model):
     method = {"surrogate": "kl_cov", "controllers": ("adaptive_clip",)}
     with pytest.raises(UsageError, match="adaptive_clip moves clip_high, and no part of this method takes it"):
-        train(config_of(tmp_path / "run", model, method=method))
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("method", "lacking"),
-    [
-        ({"weights": ("planning_credit",)}, "planning_credit needs planning_BT"),
-        ({"filters": ("degenerate",)}, "degenerate needs degenerate_PG"),
-        ({"advantage": "vector_rewards"}, "vector_rewards needs reward_PGMK, answer_PGM, prompt_ids_P"),
-    ],
-)
-def test_a_method_that_needs_what_is_not_measured_is_refused_before_anything_is_written(
-    tmp_path, model, method, lacking
-):
-    with pytest.raises(UsageError, match=lacking):
         train(config_of(tmp_path / "run", model, method=method))
     assert not (tmp_path / "run").exists()
 

@@ -23,7 +23,8 @@ from equipoise.training.checkpoints import complete_checkpoints, load_checkpoint
 from equipoise.training.loop import train
 from equipoise.training.recipe import TrainConfig
 
-# All that keeps a state from step to step: three controllers, the outcome counter, the optimiser, draws of tokens.
+# All that keeps a state from step to step: three controllers, the outcome counter, the curriculum, the optimiser, draws of
+# tokens; and steps that are refilled from the same curriculum, and refined.
 SETTINGS = {
     "method": {
         "surrogate": "clip_cov_step:share=0.1,low=0.01,high=9",
@@ -31,8 +32,11 @@ SETTINGS = {
         "bonuses": ["ucb_mean"],
         "bonus_on_answer": True,
         "controllers": ["band:low=1,high=2", "adaptive_clip", "entropy_budget:target=0.5"],
+        "filters": ["dynamic_sampling"],
+        "curriculum": "curriculum:draws=4,defer_for=2",
+        "demonstrations": ["critique_loop:tries=2"],
     },
-    "sampling": {"prompts": 4, "samples": 4},
+    "sampling": {"prompts": 4, "samples": 4, "pool": 16, "refills": 2, "most_prompts": 7},
     "evaluation": {"problems": 4, "samples": 4, "every": 2},
     "learning": {"updates": 2, "rows": 7, "steps": 6},
 }
@@ -83,7 +87,11 @@ def stop_at(step):
 
 
 def test_the_state_that_is_saved_is_not_trivial(whole):
-    state = json.loads((complete_checkpoints(whole)[-1][1] / "state.json").read_text())["shaper"]
+    saved = json.loads((complete_checkpoints(whole)[-1][1] / "state.json").read_text())
+    state, curriculum = saved["shaper"], saved["problems"]["curriculum"]
+    assert (curriculum["step"], len(curriculum["prompt_ids"])) == (6, 16)
+    assert max(curriculum["deferrals"]) > 0 < max(curriculum["right"])
+    assert len({line["rollouts"] for line in read_metrics(whole)[1:]}) > 1
     assert state["controllers"]["band"]["coef"] > 0
     assert state["controllers"]["adaptive_clip"]["initial"] is not None
     assert state["controllers"]["entropy_budget"]["step"] == 6

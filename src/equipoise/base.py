@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from math import isfinite
 from typing import Any, Literal, Protocol
@@ -49,6 +49,8 @@ class Completion:
     entropies: array[float] | None = None  # nats
     token_confidences: array[float] | None = None
     tool_calls: tuple[Mapping[str, Any], ...] | None = None
+    trace_confidences: Mapping[str, float] | None = None  # by rule, where those of the tokens were not kept
+    grade: Grade | None = None  # what was recorded with it; a live completion has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,138 @@ class Tally:
     def variance(self) -> float | None:
         """Of these numbers, divided by n. Rounding may move it, but never below 0."""
         return max(self.squares / self.n - (self.sum / self.n) ** 2, 0.0) if self.n else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a completion is to be sampled."""
+
+    max_tokens: int = 1024  # of thinking and answer together
+    thinking_budget: int | None = None  # None: no limit of its own
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop: tuple[str, ...] = ()
+    top_logprobs: int | None = None  # likeliest tokens to tell at every position; None: no log-probs at all
+    extra: Mapping[str, Any] = field(default_factory=dict)  # the backend's own fields
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a strategy is asked. It reads answers as `read` does, and knows no right one."""
+
+    id: str
+    prompt: Prompt  # messages that end with the assistant's are to be continued
+    read: Callable[[Completion], Answer | None]
+    how: Sampling = Sampling()
+    judge: Callable[[Completion], Grade] | None = None  # a verifier or reward that costs no tokens
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of one completion of a draw, as it arrives. Pieces of a text join to the whole; so do the token lists."""
+
+    index: int  # which completion of the draw
+    text: str = ""
+    thinking: str = ""
+    n_tokens: int = 0  # generated for this piece, by the backend's count
+    n_thinking: int = 0  # those of them inside the thinking
+    token_ids: Sequence[int] | None = None
+    token_texts: Sequence[str] | None = None
+    logprobs: Sequence[float] | None = None
+    entropies: Sequence[float] | None = None
+    token_confidences: Sequence[float] | None = None
+    prompt_tokens: int | None = None  # told once for a completion, where the backend says it
+    cached_tokens: int | None = None
+    restart: bool = False  # all that came before for this completion is void: its request failed and was sent again
+    finish: Finish | None = None  # the last piece
+    error: str | None = None  # with finish "error"
+    tool_calls: tuple[Mapping[str, Any], ...] | None = None
+    trace_confidences: Mapping[str, float] | None = None
+    grade: Grade | None = None
+
+
+class Draw(Protocol):
+    """Completions under way. Every one ends with a piece that has `finish`; then the stream ends."""
+
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    async def __anext__(self) -> Chunk: ...
+
+    def cancel(self, index: int, why: Finish) -> None:
+        """End a completion: the backend stops making tokens. What had arrived still comes, and last a piece with `why`."""
+        ...
+
+
+class Sampler(Protocol):
+    def draw(self, prompt: Prompt, how: Sampling, *, n: int, seed: int, first: int = 0) -> Draw:
+        """`n` completions. Those of a seed are numbered: a draw of two, and one of two with first=2, is a draw of four."""
+        ...
+
+
+class Scorer(Protocol):
+    async def score(self, prompt: Prompt, text: str) -> Completion:
+        """A given text with the log-probs of its tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """Tokens by what they were for, money and wall time. Every generated token stands in one line, whatever became of it."""
+
+    prompt: int | None = 0  # None: the backend did not say
+    cached: int | None = 0  # those of the prompt that the backend had at hand
+    thinking: int = 0
+    answer: int = 0
+    probe: int = 0  # trial answers, questions for a confidence
+    judge: int = 0
+    retry: int = 0  # of requests that failed and were sent again
+    cancelled: int = 0  # of completions that were ended before they were finished
+    money: float | None = None  # None: no prices are known
+    seconds: float = 0.0
+
+    @property
+    def generated(self) -> int:
+        return self.thinking + self.answer + self.probe + self.judge + self.retry + self.cancelled
+
+    def __add__(self, other: Spend) -> Spend:
+        def both(name: str) -> Any:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            return None if mine is None or theirs is None else mine + theirs
+
+        return Spend(**{each.name: both(each.name) for each in fields(self)})
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"generated": self.generated}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a strategy answered, with everything it drew and spent to get there."""
+
+    answer: Answer | None  # None: no completion held an answer
+    chosen: Completion | None  # the completion that stands for it
+    drawn: tuple[Completion, ...]
+    ballots: Mapping[str, float]  # answer → its votes
+    abstained: int
+    tied: tuple[str, ...]  # the answers that shared the lead; empty where one led alone
+    stopped_by: str  # finished, consensus, certificate, budget, interrupted, …
+    spent: Spend
+    notes: tuple[str, ...] = ()  # what went wrong and was gone on from: failed requests, missing log-probs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Without the texts of the completions."""
+        return {
+            "schema": "equipoise.choice/1",
+            "answer": None if self.answer is None else self.answer.text,
+            "ballots": dict(self.ballots),
+            "drawn": len(self.drawn),
+            "abstained": self.abstained,
+            "tied": list(self.tied),
+            "stopped_by": self.stopped_by,
+            "spent": self.spent.to_dict(),
+            "notes": list(self.notes),
+        }
 
 
 class Stateful(Protocol):

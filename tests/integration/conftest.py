@@ -1,4 +1,4 @@
-"""One tiny GRPOTrainer for all tests that need TRL's code: building it takes most of the time that they take."""
+"""What tests share since it takes most of their time to build: one tiny GRPOTrainer, and a real server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from llama_server import llama_server  # noqa: F401  (a fixture)
 
 TINY = Path(__file__).resolve().parent.parent / "golden" / "make"
 

@@ -43,6 +43,7 @@ class Method:
     status: Literal["untested", "proven", "neutral"] = "untested"  # what a study of ours found; untested: none yet
     equation: str = ""  # one line of plain text
     inputs: tuple[str, ...] = ()  # what it needs, by the parameter names of its target
+    lacking: str = ""  # what our own trainer would need to run it and does not have; nothing: it runs there
 
     @property
     def link(self) -> str:

@@ -158,6 +158,7 @@ REWARDS: tuple[Method, ...] = (
         paper="2506.13351",
         equation="keep where min over completions of the mean rank of the worst tokens ≤ top",
         inputs=("rank_PGJ", "token_PJ", "keep_PG"),
+        lacking="a set of problems that is filtered before training and between its stages; a step here draws its own",
         traps=(f"worst_share and top: {_OPEN}", "a prompt without any score is kept"),
     ),
     Method(
@@ -170,6 +171,7 @@ REWARDS: tuple[Method, ...] = (
         paper="2506.13351",
         equation="drop the lowest share by max_j σ_j; 10 % of the previous set is carried over",
         inputs=("sigma_PJ", "token_PJ"),
+        lacking="a set of problems that is ranked as a whole between stages; a step here sees only those it drew",
         traps=(
             f"drop_share: {_OPEN}",
             "filter again as the model changes, and bring a tenth of what was dropped back (carry_over)",
@@ -185,6 +187,7 @@ REWARDS: tuple[Method, ...] = (
         paper="2605.22817",
         equation="R(S) = mean over w ∼ Dir(alpha) of max_{s∈S} w·r_s, then (R − mean) / (std + eps) in the group",
         inputs=("reward_PGMK", "answer_PGM", "keep_PG", "prompt_ids_P", "seed"),
+        lacking="a task that asks for several answers in one completion and grades each of them in parts; none here does",
         traps=(
             "the prompt must ask for several answers, or there is one; rewriting it after length filtering needs left truncation",
             "it normalises by itself: switch the host's scaling off (TRL: scale_rewards)",
@@ -203,9 +206,28 @@ REWARDS: tuple[Method, ...] = (
         paper="2411.16579",
         equation="keep right solutions, and right refinements of wrong ones",
         inputs=("problem", "sample", "grade", "critique", "refine"),
+        lacking="a file between two rounds of training, and a critic of the caller's; critique_loop is its step",
         traps=(
             "the critic should be another model: critiques of one's own work are unreliable",
             "costs a critique and a refinement per wrong solution: compare with rejection sampling at equal tokens",
+        ),
+    ),
+    Method(
+        "critique_loop",
+        kind="data",
+        loop="training",
+        about="problems without a right completion are tried again with the checker's words, and right second tries are learnt",
+        target="equipoise.training.critique:CritiqueLoop",
+        settings={"tries": 4, "coef": 1.0},
+        paper="2411.16579",
+        equation="L += coef · Σ −ln π(y | q) / tokens of the update, over right refinements y of wrong completions of q",
+        traps=(
+            "the policy must have learnt to read such a prompt: a model that has not refines nothing (lab.make_refiner makes one that does)",
+            "no gain can come of it where second tries are right no more often than as many first ones: measure that first (lab.make_refiner)",
+            "learnt within the step, beside the policy gradient: the paper fine-tunes between rounds, on right first tries too",
+            "the critic is the task's own checker; tries and coef are ours",
+            "up to `tries` more rollouts for every problem that fails: compare at equal rollouts, which the log counts",
+            "refinements are off-policy for the problem as posed, and no ratio corrects for it",
         ),
     ),
     Method(
@@ -218,6 +240,7 @@ REWARDS: tuple[Method, ...] = (
         paper="2509.21128",
         equation="one text per average-linkage cluster, the least alike first",
         inputs=("rollouts",),
+        lacking="rollouts that are recorded already: it makes the data of supervised training, which comes before a run",
         traps=(
             "most_per_problem is ours; the paper measures such clusters, it does not choose data by them",
             "alike is meant of the wording: two approaches in the same words are one",

@@ -22,7 +22,7 @@ SLOTS = {
     "bonus": "bonuses",
     "filter": "filters",
     "curriculum": "curriculum",
-    "data": "demonstrations",
+    "data": "demonstrations",  # learnt by imitation, beside the policy gradient
 }
 _ONE = ("surrogate", "reduction", "advantage", "curriculum")  # slots that hold one method
 

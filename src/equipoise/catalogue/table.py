@@ -55,9 +55,9 @@ def is_built(method: Method) -> bool:
 
 
 def hosts_of(method: Method) -> tuple[str, ...]:
-    """Where the method can be set today: hosts that have it themselves, and our own once both are built."""
+    """Where the method can be set today: hosts that have it themselves, and our own once both are built and it lacks nothing."""
     own = "equipoise" if method.loop == "training" else "gateway"
-    ready = find_spec(HOSTS[own].ours) is not None and is_built(method)
+    ready = find_spec(HOSTS[own].ours) is not None and is_built(method) and not method.lacking
     return tuple(host for host in HOSTS if host in method.hosts or (host == own and ready))
 
 

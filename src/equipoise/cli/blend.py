@@ -23,7 +23,11 @@ def blend(
         typer.Option(help="problems to measure on, e.g. countdown:numbers=4; default: the run's own, else countdown"),
     ] = None,
     use: Annotated[
-        str, typer.Option(help="what the model is for: answer (one sample, pass@1) or search (any of k, pass@k)")
+        str,
+        typer.Option(
+            help="what the model is for: answer (one sample: the best pass@1, of equals the best pass@k) or "
+            "search (any of k: the best pass@k, of equals the best pass@1)"
+        ),
     ] = "answer",
     k: Annotated[int | None, typer.Option("-k", help="samples per problem in a search; default: all drawn")] = None,
     points: Annotated[
@@ -38,12 +42,17 @@ def blend(
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of problems and completions", min=0)] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    rows: Annotated[
+        int, typer.Option(help="completions sampled at once: fewer need less memory and change no result", min=1)
+    ] = 8192,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="new folder for the model and blend.json; default: write nothing")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print only JSON on stdout")] = False,
 ) -> None:
     """Repair a collapsed model: blend its weights with those it was trained from, as far as its use wants.
+
+    Equals are the points whose paired difference from the best, over the same problems, has a 95 % interval that includes 0.
 
     Example: equipoise blend base.safetensors runs/grpo --use search -k 64 -o blended
     """
@@ -72,6 +81,7 @@ def blend(
         max_tokens=max_tokens,
         seed=seed,
         device=device,
+        rows=rows,
         out=out,
         say=lambda line: typer.echo(safe_text(line, 1000), err=True),
     )
@@ -92,7 +102,6 @@ def _shares(text: str) -> list[float]:
 
 
 def _page(found: Blended) -> list[str]:
-    from equipoise.lab.blend import RULE
     from equipoise.text.display import safe_text
 
     names = list(dict.fromkeys(("pass@1", f"pass@{found.k}", "distinct_unsolved", "entropy")))
@@ -110,10 +119,9 @@ def _page(found: Blended) -> list[str]:
     use = "one answer" if found.settings["use"] == "answer" else f"a search with {found.k} samples"
     lines += [
         "",
-        f"pick for {use}: λ = {pick.point:g}. By {found.goal} the best is λ = {pick.best:g}, and not surely below it "
-        f"{'is only itself' if len(pick.tied) == 1 else 'are λ = ' + ', '.join(f'{point:g}' for point in pick.tied)}.",
-        f"rule: {RULE}.",
-        *_also(found),
+        f"pick for {use}: λ = {pick.point:g}. By {found.goal} the best is λ = {pick.best:g}, and not told apart from it "
+        f"{'is no other' if len(pick.tied) == 1 else 'are λ = ' + ', '.join(f'{p:g}' for p in pick.tied if p != pick.best)}.",
+        f"rule: {found.rule}.",
         f"on {found.settings['problems']:,} test problems, which had no part in the choice:",
     ]
     picked = next(one for one in found.test if one.point == pick.point)
@@ -129,15 +137,6 @@ def _page(found: Blended) -> list[str]:
     elif pick.point not in (0, 1):
         lines.append("nothing was written: -o FOLDER writes the picked model")
     return lines
-
-
-def _also(found: Blended) -> list[str]:
-    """In a search, a point as good as the pick may give better single answers."""
-    tied = [one for one in found.sweep if one.point in found.pick.tied]
-    first = max(tied, key=lambda one: one.find("pass@1").value or 0.0)
-    if found.settings["use"] == "answer" or first.point == found.pick.point:
-        return []
-    return [f"of these λ = {first.point:g} has the highest pass@1, {_cell(first.find('pass@1'))}."]
 
 
 def _cell(number: Estimate, *, signed: bool = False) -> str:

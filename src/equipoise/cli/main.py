@@ -13,7 +13,21 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli import blend, convert, demo, diagnose, measure, methods, study, train
+from equipoise.cli import (
+    blend,
+    compare,
+    convert,
+    demo,
+    diagnose,
+    measure,
+    methods,
+    plan,
+    probe,
+    sample,
+    solve,
+    study,
+    train,
+)
 from equipoise.errors import UsageError, UsageErrors
 
 app = typer.Typer(
@@ -32,6 +46,11 @@ app.command("methods")(methods.methods)
 app.command("train")(train.train)
 app.command("study")(study.study)
 app.command("blend")(blend.blend)
+app.command("sample")(sample.sample)
+app.command("solve")(solve.solve)
+app.command("compare")(compare.compare)
+app.command("probe")(probe.probe)
+app.command("plan")(plan.plan)
 
 
 def _version(asked: bool) -> None:

@@ -19,21 +19,21 @@ import numpy as np
 from equipoise.base import Estimate
 from equipoise.errors import UsageError, unknown_name
 from equipoise.files import atomic_write, make_folder, plain
-from equipoise.lab.interpolation import End, Line, load_end
-from equipoise.measures.intervals import MIN_DIFFERING, mean_of_prompts, paired_difference
+from equipoise.lab.blend_pick import USES, Pick, choose_point, goals, rule_of
+from equipoise.lab.interpolation import Line
+from equipoise.measures.html import html_table, number_cell
+from equipoise.measures.intervals import mean_of_prompts, paired_difference
 from equipoise.measures.passk import pass_at_k_of
 from equipoise.models.gpt import GPT
 from equipoise.models.graphs import StepGraphs
 from equipoise.models.packaged import MAX_TOKENS
 from equipoise.tasks.table import find_task
-from equipoise.tasks.task import Task
-from equipoise.training.evaluate import evaluate
+from equipoise.training.evaluate import Evaluated, evaluate
+from equipoise.training.opening import OpenModel, open_model
 from equipoise.training.recipe import Evaluation
 
-USES = ("answer", "search")
 POINTS = tuple(i / 10 for i in range(11))
 LONGER = 256  # tokens of a completion, for a transformers model that no run of ours trained
-RULE = "of the points that are not surely below the best one (paired 95% interval over the same problems), the nearest to BASE"
 
 Say = Callable[[str], None]
 
@@ -56,14 +56,6 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
-    point: float
-    best: float  # the highest mean
-    tied: tuple[float, ...]  # not surely below it, itself included
-    n: int  # problems compared
-
-
-@dataclass(frozen=True, slots=True)
 class Blended:
     """The sweep, the point picked from it, and what other problems say of that point. `model`: what loads it, None: not written."""
 
@@ -79,7 +71,11 @@ class Blended:
 
     @property
     def goal(self) -> str:
-        return "pass@1" if self.settings["use"] == "answer" else f"pass@{self.k}"
+        return f"pass@{goals(self.settings['use'], self.k)[0]}"
+
+    @property
+    def rule(self) -> str:
+        return rule_of(self.settings["use"], self.k)
 
     def to_dict(self) -> dict[str, Any]:
         def told(found: tuple[Measured, ...]) -> list[dict[str, Any]]:
@@ -92,13 +88,30 @@ class Blended:
             "trained": self.trained,
             "settings": dict(self.settings),
             "goal": self.goal,
-            "rule": RULE,
+            "rule": self.rule,
             "pick": {"point": self.pick.point, "best": self.pick.best, "tied": list(self.pick.tied), "n": self.pick.n},
             "sweep": told(self.sweep),
             "test": told(self.test),
             "test_differences": [number.to_dict() for number in self.against],
             "model": self.model,
         }
+
+    def _repr_html_(self) -> str:
+        names = list(dict.fromkeys(("pass@1", f"pass@{self.k}", "distinct_unsolved", "entropy")))
+
+        def rows(found: tuple[Measured, ...]) -> list[list[str]]:
+            return [
+                [f"{one.point:g}", *(number_cell(one.find(name)) for name in names), self._role(one.point)]
+                for one in found
+            ]
+
+        sweep = f"{self.base} (λ 0) to {self.trained} (λ 1), for {self.settings['use']}: λ = {self.pick.point:g} is {self.rule}"
+        return html_table(["λ", *names, ""], rows(self.sweep), title=sweep) + html_table(
+            ["λ", *names, ""], rows(self.test), title="On test problems, which had no part in the choice:"
+        )
+
+    def _role(self, point: float) -> str:
+        return "pick" if point == self.pick.point else "tied" if point in self.pick.tied else ""
 
 
 def blend(
@@ -115,17 +128,19 @@ def blend(
     max_tokens: int | None = None,
     seed: int = 0,
     device: str = "cpu",
+    rows: int = 8192,
     out: str | Path | None = None,
     say: Say = lambda line: None,
 ) -> Blended:
     """Sweep θ_base + λ (θ_trained − θ_base), pick λ for a use on one split, confirm it on another, write that model.
 
     `base`, `trained`: a small GPT file, a run folder (its newest checkpoint), or what transformers loads.
-    `use`: "answer" goes by pass@1, "search" by pass@k; `k`: default all samples. Every point answers the same problems of the
-    split "tune" with the same seeds; 0 and 1 are always among the points. The pick: see `RULE`. It is then compared with both
-    ends on problems of the split "test", which had no part in choosing it.
+    `use`: "answer" goes by pass@1 and "search" by pass@k, and each lets the other decide between points that are not told
+    apart, see `blend_pick`; `k`: default all samples. Every point answers the same problems of the split "tune" with the same seeds;
+    0 and 1 are always among the points. The pick is then compared with both ends on problems of the split "test", which had
+    no part in choosing it.
     `task`, `max_tokens`: default those of the run that trained `trained`, else Countdown.
-    `out`: a new folder for the model and `blend.json`.
+    `rows`: completions sampled at once; changes memory, not the result. `out`: a new folder for the model and `blend.json`.
     """
     shares, k = _points(points), samples if k is None else k
     if use not in USES:
@@ -137,23 +152,26 @@ def blend(
             f"a sweep needs 2 problems or more and 0 < temperature <= 10, found {problems} and {temperature:g}"
         )
     folder = None if out is None else _free(Path(out))
-    first, last = load_end(base), load_end(trained)
+    first, last = (open_model(name, dtype=None) for name in (base, trained))
     spec = task or str(last.settings.get("task") or first.settings.get("task") or "countdown")
     asked, longest = find_task(spec), _longest(first, last) if max_tokens is None else max_tokens
     line = Line(first, last, device=device)
     graphs = StepGraphs() if device.startswith("cuda") else None
-    clock, goal = time.perf_counter(), 1 if use == "answer" else k
+    clock = time.perf_counter()
 
     def look(point: float, split: str) -> Measured:
-        how = Evaluation(problems=problems, samples=samples, temperatures=(temperature,), split=split)
-        return _measure(line, point, asked, how, max_tokens=longest, k=k, seed=f"blend {seed}", graphs=graphs)
+        how = Evaluation(problems=problems, samples=samples, temperatures=(temperature,), split=split, rows=rows)
+        (found,) = evaluate(
+            line.at(point), line.tokens, asked, how, max_tokens=longest, graphs=graphs, seed=f"blend {seed}"
+        )
+        return _measured(point, found, split, k)
 
     sweep: list[Measured] = []
     for point in shares:
         sweep.append(look(point, "tune"))
         left = (time.perf_counter() - clock) / len(sweep) * (len(shares) + 3 - len(sweep))
         say(f"λ {point:g}  {_line(sweep[-1], k)}  {left:.0f} s left")
-    pick = choose_point(shares, np.stack([one.passes(goal) for one in sweep]))
+    pick = choose_point(shares, *(np.stack([one.passes(each) for one in sweep]) for each in goals(use, k)))
     test = tuple(look(point, "test") for point in sorted({0.0, pick.point, 1.0}))
     say(f"picked λ {pick.point:g}; test: {_line(next(one for one in test if one.point == pick.point), k)}")
     settings = {
@@ -165,48 +183,10 @@ def blend(
     return found if folder is None else _write(found, line, folder)
 
 
-def choose_point(points: Sequence[float], values_LP: np.ndarray) -> Pick:
-    """The point for a use, from the goal's value of every problem at every point (nan: not measured): see `RULE`.
-
-    A problem that one point lacks is left out of all, so that every comparison is over the same problems.
-    """
-    known_LP = values_LP[:, np.isfinite(values_LP).all(axis=0)]
-    if not known_LP.shape[1]:
-        raise UsageError(
-            "no problem has enough judged completions at every point: use a smaller k, or mend the checker"
-        )
-    mean_L = known_LP.mean(axis=1)
-    # Rounding is no difference; of equal means the nearest to BASE is the best.
-    best = min((i for i in range(len(points)) if mean_L[i] >= mean_L.max() - 1e-12), key=lambda i: points[i])
-    tied = [i for i in range(len(points)) if not _surely_above(known_LP[best], known_LP[i])]
-    return Pick(min(points[i] for i in tied), points[best], tuple(sorted(points[i] for i in tied)), known_LP.shape[1])
-
-
-def _surely_above(best_P: np.ndarray, other_P: np.ndarray) -> bool:
-    found = paired_difference(best_P, other_P)
-    if found.low is not None:
-        return found.low > 0
-    # Without an interval, since all differences are equal or few are not 0: by the sign test, where all are above 0.
-    return len(best_P) >= MIN_DIFFERING and bool((best_P > other_P).all())
-
-
-def _measure(
-    line: Line,
-    point: float,
-    task: Task,
-    how: Evaluation,
-    *,
-    max_tokens: int,
-    k: int,
-    seed: str,
-    graphs: StepGraphs | None,
-) -> Measured:
-    (found,) = evaluate(line.at(point), line.tokens, task, how, max_tokens=max_tokens, graphs=graphs, seed=seed)
-    correct_PG = found.batch.groups.correct_PG
-    assert correct_PG is not None
-    one = Measured(point, found.estimates, np.nansum(correct_PG, axis=1), np.isfinite(correct_PG).sum(axis=1))
+def _measured(point: float, found: Evaluated, split: str, k: int) -> Measured:
+    one = Measured(point, found.estimates, found.batch.right_P, found.batch.drawn_P)
     extra = [_pass_at(one, each) for each in dict.fromkeys((1, k)) if found.value(f"pass@{each}") is None]
-    at = {"temperature": found.temperature, "split": how.split, "point": point}
+    at = {"temperature": found.temperature, "split": split, "point": point}
     return replace(one, estimates=tuple(replace(e, at={**e.at, **at}) for e in (*found.estimates, *extra)))
 
 
@@ -241,7 +221,7 @@ def _points(points: Sequence[float]) -> list[float]:
     return sorted({0.0, *map(float, points), 1.0})
 
 
-def _longest(first: End, last: End) -> int:
+def _longest(first: OpenModel, last: OpenModel) -> int:
     for end in (last, first):
         told = end.settings.get("sampling")
         if isinstance(told, dict) and isinstance(told.get("max_tokens"), int):

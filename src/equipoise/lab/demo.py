@@ -14,10 +14,11 @@ from typing import Any
 
 from equipoise.base import Diagnosis, Estimate
 from equipoise.diagnosis.verdict import diagnose
+from equipoise.measures.html import html_line, number_cell
 from equipoise.measures.intervals import paired_difference
 from equipoise.measures.passk import pass_at_k_of
 from equipoise.training.collect import Batch
-from equipoise.training.evaluate import Evaluated
+from equipoise.training.evaluate import Evaluated, html_of_evaluations
 from equipoise.training.loop import Trained, train
 from equipoise.training.recipe import Evaluation, Learning, Method, Sampling, TrainConfig, recipe
 
@@ -71,6 +72,15 @@ class Demo:
             "kept_minus_plain": told(self.kept_minus_plain),
         }
 
+    def _repr_html_(self) -> str:
+        columns = {"base model": [self.base], **{TITLES[arm.name]: arm.trained.after for arm in self.arms}}
+        told = [
+            f"{TITLES[arm.name]}: {arm.diagnosis.verdict}; against the base model {_differences(arm.changes)}"
+            for arm in self.arms
+        ]
+        told.append(f"{TITLES[KEPT]} against {TITLES[PLAIN]}: {_differences(self.kept_minus_plain)}")
+        return html_of_evaluations(columns) + "".join(map(html_line, told))
+
 
 def run_demo(
     folder: Path,
@@ -104,6 +114,10 @@ def _config(out: Path, method: Method, steps: int, evaluation: Evaluation) -> Tr
         save_every=max(steps, 1),
         record_every=5,
     )
+
+
+def _differences(estimates: tuple[Estimate, ...]) -> str:
+    return ", ".join(f"{number.name} {number_cell(number, signed=True)}" for number in estimates)
 
 
 def _compared(ours: Batch, theirs: Batch, against: str) -> tuple[Estimate, ...]:

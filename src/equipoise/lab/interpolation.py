@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,8 @@ from equipoise.models.characters import FIRST
 from equipoise.models.checkpoint import save_gpt
 from equipoise.models.gpt import GPT
 from equipoise.models.language_model import LanguageModel
-from equipoise.models.loaders import Loaded, load_model
-from equipoise.rollouts.folder import info_of
-from equipoise.training.checkpoints import load_checkpoint
+from equipoise.models.loaders import Loaded
+from equipoise.training.opening import OpenModel
 
 # Keys of a transformers config that do not change what the network computes when it samples; nor does a dropout.
 _IDLE = frozenset(
@@ -39,16 +37,6 @@ _IDLE = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """One of the two models, in the dtype it is stored in. `settings`: of the run that trained it, {} where none is known."""
-
-    name: str
-    loaded: Loaded
-    settings: Mapping[str, Any]
-    step: int | None = None  # of the run's checkpoint
-
-
 class Line:
     """The models between two ends. `at(λ)` puts the weights of that point into `model`, in place, and gives it back.
 
@@ -56,7 +44,7 @@ class Line:
     used up: `model` is that object.
     """
 
-    def __init__(self, base: End, trained: End, *, device: str = "cpu") -> None:
+    def __init__(self, base: OpenModel, trained: OpenModel, *, device: str = "cpu") -> None:
         check_alike(base, trained)
         theirs, ours = weights_of(base.loaded.model), weights_of(trained.loaded.model)
         # A trainer may store float32 where its base is bfloat16: widening changes no number.
@@ -108,37 +96,6 @@ def weights_of(model: Any) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in found.values()}
 
 
-def load_end(name: str | Path) -> End:
-    """A model by its name, or a run folder, which stands for its newest complete checkpoint."""
-    folder = Path(name)
-    if not (folder / "run.json").is_file():
-        return End(str(name), load_model(name, dtype=None), {})
-    info, checkpoint = info_of(folder / "run.json"), load_checkpoint(folder)
-    if checkpoint is None or info.model is None:
-        raise UsageError(f"{folder} is a run folder without a complete checkpoint: give a model, or a run that has one")
-    try:
-        loaded = load_model(info.model)
-    except UsageError as problem:
-        raise UsageError(f"{folder} was trained from '{info.model}', which cannot be loaded: {problem}") from problem
-    _fill(folder, loaded.model, checkpoint.model)
-    return End(str(name), loaded, info.settings, checkpoint.step)
-
-
-@torch.no_grad()
-def _fill(folder: Path, model: Any, stored: Mapping[str, Tensor]) -> None:
-    """A checkpoint's weights; of a tied weight it may hold any one name."""
-    names: dict[int, list[str]] = {}
-    state = model.state_dict(keep_vars=True)
-    for name, tensor in state.items():
-        names.setdefault(id(tensor), []).append(name)
-    for same in names.values():
-        name = next((name for name in same if name in stored), None)
-        if name is None or stored[name].shape != state[same[0]].shape:
-            found = "is missing" if name is None else f"has shape {tuple(stored[name].shape)}"
-            raise UsageError(f"the checkpoint of {folder} does not fit its model: {same[0]} {found}")
-        state[same[0]].copy_(stored[name])
-
-
 def _model_of(like: LanguageModel, kinds: Mapping[str, torch.dtype], device: str) -> LanguageModel:
     """A model to be filled, its weights of these dtypes."""
     if isinstance(like, GPT):
@@ -153,7 +110,7 @@ def _model_of(like: LanguageModel, kinds: Mapping[str, torch.dtype], device: str
 # --- one architecture ------------------------------------------------------------------------------------------------------
 
 
-def check_alike(base: End, trained: End) -> None:
+def check_alike(base: OpenModel, trained: OpenModel) -> None:
     """Refuse two models that no line joins, naming the first difference."""
     for what, a, b in _differences(base.loaded, trained.loaded):
         raise UsageError(

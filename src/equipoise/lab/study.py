@@ -1,8 +1,9 @@
 """A study: arms × seeds on the same problems with equal rollouts, one folder of results. Resumable at any moment.
 
 OUT/  results.json  README.md     the numbers, and one page of them
+      frontier.svg  entropy.svg   its figures
       problems.parquet            what every policy did on every problem at every temperature
-      runs/base  runs/ARM-SEED/   the runs
+      runs/base  runs/ARM-SEED/   the runs; that of the base does the supervised training, where there is any
       tune/…                      what learning rate and temperature were chosen by
 """
 
@@ -23,11 +24,14 @@ from typing import Any
 from equipoise.errors import UsageError
 from equipoise.files import atomic_write, make_folder, plain, read_json
 from equipoise.lab.study_config import BASE, StudyConfig
+from equipoise.lab.study_figures import write_figures
 from equipoise.lab.study_outcomes import Outcomes, write_tables
-from equipoise.lab.study_page import write_page
+from equipoise.lab.study_page import summary_rows, write_page
 from equipoise.lab.study_results import Finished, assemble
-from equipoise.lab.study_run import Job, base_job, is_finished, run_job, write_job
+from equipoise.lab.study_run import Job, base_job, is_finished, run_job, steps_logged, supervised_run, write_job
 from equipoise.lab.study_tune import best, choose_rates, choose_temperatures
+from equipoise.measures.html import html_table
+from equipoise.training.notes import chosen_warnings
 
 Say = Callable[[str], None]
 LOOK_AGAIN = 0.2  # seconds between two looks at the processes
@@ -42,6 +46,10 @@ class Studied:
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self.results)
+
+    def _repr_html_(self) -> str:
+        heads, rows = summary_rows(self.results, sure="")
+        return html_table(heads, rows, title=f"{self.results['about'] or 'Study'} ({self.folder})")
 
 
 def study(
@@ -64,9 +72,12 @@ def study(
     def run_all(jobs_of: list[Job]) -> None:
         _run_all(jobs_of, jobs, say, tick)
 
+    base = base_job(config, config.out / "runs" / BASE, config.evaluation, "test")
+    if config.sft is not None:
+        run_all([base])  # all others begin with what it makes
     rates = choose_rates(config, run_all) if config.tune and config.tune.lr else {}
-    planned = _plan(config, {arm: best(tried)["lr"] for arm, tried in rates.items()})
-    run_all([job for _, _, job in planned])
+    planned = _plan(config, base, {arm: best(tried)["lr"] for arm, tried in rates.items()})
+    run_all([job for arm, _, job in planned if arm != BASE or config.sft is None])
     tuned = choose_temperatures(config, planned, rates, run_all) if config.tune else None
     runs = [Finished(arm, seed, job, Outcomes.load(job.folder / "outcomes.parquet")) for arm, seed, job in planned]
     order = [BASE, *config.arms]
@@ -83,28 +94,29 @@ def study(
     write_tables((run.outcomes.table(run.arm, run.seed) for run in runs), config.out / "problems.parquet")
     with atomic_write(config.out / "results.json") as handle:
         handle.write((json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    logs = {(run.arm, run.seed): list(steps_logged(run.job.folder)) for run in runs if run.arm != BASE}
+    write_figures(results, logs, config.out)
     write_page(results, config.out / "README.md")
     return Studied(str(config.out), results)
 
 
 def _warnings(config: StudyConfig) -> dict[str, list[str]]:
-    """What the linter says, and of which arms."""
+    """What the linter says of what the arms chose, and of which; the page has all that it says."""
     told: dict[str, list[str]] = {}
     for arm in config.arms:
-        for found in config.train_config(arm, seed=0, out=config.out).warnings():
+        for found in chosen_warnings(config.train_config(arm, seed=0, out=config.out)):
             told.setdefault(f"{found.verdict}: {found.method}: {found.why}", []).append(arm)
     return told
 
 
-def _plan(config: StudyConfig, lr: Mapping[str, float]) -> list[tuple[str, int | None, Job]]:
+def _plan(config: StudyConfig, base: Job, lr: Mapping[str, float]) -> list[tuple[str, int | None, Job]]:
     """The base model, then every seed of every arm; seeds outside, so that a study that is stopped has whole comparisons."""
     home = config.out / "runs"
-    planned: list[tuple[str, int | None, Job]] = [
-        (BASE, None, base_job(config, home / BASE, config.evaluation, "test"))
-    ]
+    planned: list[tuple[str, int | None, Job]] = [(BASE, None, base)]
     jobs = {
         (arm, seed): Job(
             config=config.train_config(arm, seed=seed, out=home / f"{arm}-{seed}", lr=lr.get(arm)),
+            begins=supervised_run(config),
             look=config.evaluation,
             base_temperature=config.headline,
         )

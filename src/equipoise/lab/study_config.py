@@ -9,22 +9,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from equipoise.training.recipe import Learning, Method, Sampling, Strict, TrainConfig
+from equipoise.training.recipe import Learning, Method, Sampling, Strict, Supervised, TrainConfig
 
-BASE = "base"  # the untrained model is an arm of every study
+BASE = "base"  # the model that every run begins with is an arm of every study
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 Temperature = Annotated[float, Field(gt=0, le=10)]
 
 
 class BaseRun(TrainConfig):
-    """A training run without its folder and seed, which the study gives. `evaluation` is watched during training only."""
+    """A training run without what the study gives: folder, seed, supervised training. `evaluation` is watched during training only."""
 
     out: Path = Path()
 
     @model_validator(mode="after")
     def _no_place(self) -> BaseRun:
-        for name, instead in (("out", "out"), ("seed", "seeds")):
+        for name, instead in (("out", "out"), ("seed", "seeds"), ("sft", "[sft]")):
             if name in self.model_fields_set:
                 raise ValueError(f"{name} is set by the study: use {instead} at the top of the file")
         return self
@@ -67,6 +67,7 @@ class Tune(Strict):
 class StudyConfig(Strict):
     out: Path
     about: str = ""
+    sft: Supervised | None = None  # done once: what it makes of the model is the base, with which every run begins
     base: BaseRun = BaseRun()
     arms: dict[str, Arm] = Field(min_length=1)
     plain: str = ""  # the arm the others are compared with; "": the first
@@ -106,8 +107,8 @@ class StudyConfig(Strict):
         return self.arms[arm].against or self.plain_arm
 
     def train_config(self, arm: str, *, seed: int, out: Path, lr: float | None = None) -> TrainConfig:
-        """The base run with what the arm sets, table by table."""
-        settings: dict[str, Any] = self.base.model_dump() | {"out": out, "seed": seed}
+        """The base run with what the arm sets, table by table; by itself it would do the study's supervised training too."""
+        settings: dict[str, Any] = self.base.model_dump() | {"out": out, "seed": seed, "sft": self.sft}
         for table, given in self.arms[arm].model_dump(exclude_unset=True, exclude={"about", "against"}).items():
             settings[table] = {**settings[table], **given}
         if lr is not None:
@@ -142,4 +143,5 @@ class StudyConfig(Strict):
 
 
 def rollouts_of(config: TrainConfig) -> int:
-    return config.learning.steps * config.sampling.prompts * config.sampling.samples
+    """What a run may draw; a run whose steps are refilled or refined as needed draws fewer, and never more."""
+    return config.most_rollouts

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.files import atomic_write
+from equipoise.lab.study_figures import ENTROPY, FRONTIER
 
 Results = Mapping[str, Any]
 FORECAST = 0.4  # share of a run from which its end is forecast
@@ -23,48 +24,105 @@ def page(results: Results) -> str:
     parts = [
         f"# {results['about'] or 'Study'}",
         f"{len(results['recipes'])} arms and the base model, {n_seeds} {'seed' if n_seeds == 1 else 'seeds'}, "
-        f"{results['rollouts_per_run']:,} rollouts in every run; evaluated on the same {look['problems']} problems with "
+        f"{_rollouts(results)}; evaluated on the same {look['problems']} problems with "
         f"{look['samples']} samples at temperature {headline:g}. Device: {', '.join(results['device'])}.",
+        _supervised(results),
         _table(results),
         f"`Δ` columns are differences with 95 % intervals, **bold** where the interval leaves out 0. *Δ {plain}*: to the plain arm, "
         f"or to the one named with an arm, paired by problem and seed. *cooled base*: pass@{k} minus that of the base model at the temperature that "
         f"gives it the same pass@1; what cooling alone would buy is not a gain. *unsolved*: distinct answers in {look['samples']} samples on "
         f"the problems that the arm does not solve. {_seeds(n_seeds)} Intervals are not corrected for the number of arms.",
+        _figures(results),
         _over_temperatures(results),
         _laws(results),
         _tuned(results),
+        _linted(results),
         f"Made again by `{results['command']}`, which keeps the runs that are finished." if results["command"] else "",
         "Every number with its method: `results.json`. Every policy on every problem: `problems.parquet`.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _supervised(results: Results) -> str:
+    sft = results.get("sft")
+    if sft is None:
+        return ""
+    how, losses = sft["settings"], sft["losses"]
+    source = f"the {sft['pairs']:,} pairs of `{how['file']}`" if how["file"] else f"{sft['pairs']:,} solved problems"
+    fell = f"{losses[0]['loss']:.3f} → {sft['loss']:.3f}" if len(losses) > 1 else f"{sft['loss']:.3f}"
+    return (
+        f"Every arm begins with one model: `{sft['model']}` after supervised training on {source} ({how['steps']:,} steps of "
+        f"{how['batch']}, learning rate {how['lr']:g}, loss {fell} nats per token, {sft['seconds']:,.0f} s). It is the row *base*, and "
+        f"the KL is to it; its checkpoint is in `{sft['run']}`."
+    )
+
+
+def _rollouts(results: Results) -> str:
+    """An arm whose steps draw as many as they need draws fewer than it might."""
+    most, drawn = results["rollouts_per_run"], dict[str, list[int]]()
+    for row in results["arms"]:
+        if row["arm"] in results["recipes"] and row["rollouts"] < most:
+            drawn.setdefault(row["arm"], []).append(row["rollouts"])
+    fewer = [f"{arm} drew {round(sum(counts) / len(counts)):,}" for arm, counts in drawn.items()]
+    return f"{most:,} rollouts in every run" + (f" at most ({', '.join(fewer)} on average)" if fewer else "")
+
+
 def _table(results: Results) -> str:
+    heads, rows = summary_rows(results)
+    return "\n".join([_row(heads), f"| --- |{' ---: |' * (len(heads) - 1)}", *map(_row, rows)])
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def summary_rows(results: Results, *, sure: str = "**") -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of the table of arms. `sure`: what stands around a difference whose interval leaves out 0."""
     k, plain, recipes = results["k_max"], results["plain"], results["recipes"]
-    lines = [
-        f"| arm | pass@1 | pass@{k} | unsolved | entropy | KL to base | Δ {plain} pass@1 | Δ {plain} pass@{k} | cooled base Δ pass@{k} |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    heads = ["arm", "pass@1", f"pass@{k}", "unsolved", "entropy", "KL to base"]
+    heads += [f"Δ {plain} pass@1", f"Δ {plain} pass@{k}", f"cooled base Δ pass@{k}"]
+    rows = []
     for row in results["summary"]:
         arm = row["arm"]
         against = recipes[arm]["against"] if arm in recipes else None
-        cells = [
-            f"{arm} (against {against})" if against not in (None, plain) else arm,
-            _number(row["pass@1"]["value"]),
-            _number(row[f"pass@{k}"]["value"]),
-            _number(row["distinct_unsolved"]["value"], 1),
-            _number(row["entropy"]["value"]),
-            _number(row["kl_to_base"]["value"]),
+        changes = [
+            _find(results["differences"], arm=arm, against=against, name=name, temperature=results["headline"])
+            for name in ("pass@1", f"pass@{k}")
         ]
-        for name in ("pass@1", f"pass@{k}"):
-            cells.append(
-                _change(
-                    _find(results["differences"], arm=arm, against=against, name=name, temperature=results["headline"])
-                )
-            )
-        cells.append(_change(_find(results["matched"], arm=arm, against="base", by="pass@1", name=f"pass@{k}")))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        changes.append(_find(results["matched"], arm=arm, against="base", by="pass@1", name=f"pass@{k}"))
+        rows.append(
+            [
+                f"{arm} (against {against})" if against not in (None, plain) else arm,
+                _number(row["pass@1"]["value"]),
+                _number(row[f"pass@{k}"]["value"]),
+                _number(row["distinct_unsolved"]["value"], 1),
+                _number(row["entropy"]["value"]),
+                _number(row["kl_to_base"]["value"]),
+                *(_change(change, sure) for change in changes),
+            ]
+        )
+    return heads, rows
+
+
+def _figures(results: Results) -> str:
+    """Links to what `study_figures` writes."""
+    shown = [f"![pass@1 against pass@{results['k_max']}, with the base model's temperature curve]({FRONTIER})"]
+    shown.append(
+        "Bars are each arm's own 95 % interval. Arms share their problems: `Δ` tells two of them apart where bars overlap."
+    )
+    if any(row["steps"] for row in results["arms"]):
+        shown.append(f"![Entropy over training steps]({ENTROPY})")
+    return "\n\n".join(shown)
+
+
+def _linted(results: Results) -> str:
+    """What the linter says, with the arms that it says it of."""
+    told: dict[str, list[str]] = {}
+    for arm, recipe in results["recipes"].items():
+        for words in recipe["warnings"]:
+            told.setdefault(words, []).append(arm)
+    lines = [f"- {words} ({', '.join(arms)})" for words, arms in told.items()]
+    return "\n".join(["## From the linter\n", *lines]) if lines else ""
 
 
 def _over_temperatures(results: Results) -> str:
@@ -141,7 +199,7 @@ def _number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _change(row: dict[str, Any] | None) -> str:
+def _change(row: dict[str, Any] | None, sure: str) -> str:
     if row is None:
         return "–"
     if row["value"] is None:
@@ -149,5 +207,5 @@ def _change(row: dict[str, Any] | None) -> str:
     text = f"{row['value']:+.3f}"
     if row["low"] is None:
         return text
-    sure = row["low"] > 0 or row["high"] < 0
-    return f"{f'**{text}**' if sure else text} [{row['low']:+.3f}, {row['high']:+.3f}]"
+    mark = sure if row["low"] > 0 or row["high"] < 0 else ""
+    return f"{mark}{text}{mark} [{row['low']:+.3f}, {row['high']:+.3f}]"

@@ -13,7 +13,7 @@ from equipoise.errors import UsageError
 from equipoise.lab.study_config import BASE, StudyConfig, rollouts_of
 from equipoise.lab.study_numbers import Compared, Policies, difference, matched, mean_over, unsolved_by_both
 from equipoise.lab.study_outcomes import Outcomes
-from equipoise.lab.study_run import Job, steps_logged
+from equipoise.lab.study_run import Job, steps_logged, supervised_log
 from equipoise.measures.law import fit_law
 from equipoise.training.recipe import as_settings
 
@@ -21,6 +21,8 @@ SCHEMA = "equipoise.study/1"
 EXPLAINED = {
     "arms": "one entry per arm and seed, at the temperature `headline`; `temperatures` has the others, each arm and the base on the same "
     "problems with the same sampling seeds. The base model has no seed. Intervals: 95 %, over problems",
+    "sft": "supervised training, done once before all arms; what it made of the model is the base, and the model every arm begins with. "
+    "Losses in nats per token, each the mean over the steps since the one before it; null: there was none",
     "entropy_start": "of the base model, entropy_end: of the arm; per token, on the evaluation's own completions at `headline`",
     "kl_to_base": "exact KL per token of the policy at its temperature from the base model at `headline`, on the policy's completions",
     "seconds": "of sampling and updating, from the trainer's log; evaluation is not in it",
@@ -64,6 +66,7 @@ def assemble(
         "seeds": list(study.seeds),
         "rollouts_per_run": rollouts_of(runs[-1].job.config),
         "evaluation": study.evaluation.model_dump(mode="json"),
+        "sft": _supervised(study, runs),
         "recipes": {arm: _recipe(study, arm, runs) for arm in study.arms},
         "arms": [_entry(run, at, start, logs.get((run.arm, run.seed), [])) for run in runs],
         "summary": [_summary(policies[arm], at) for arm in policies],
@@ -73,6 +76,23 @@ def assemble(
         "law": [{"arm": arm, "seed": seed, **_law(log)} for (arm, seed), log in logs.items()],
         "tuned": tuned,
         "at_chosen": _at_chosen(study, policies, tuned),
+    }
+
+
+def _supervised(study: StudyConfig, runs: list[Finished]) -> dict[str, Any] | None:
+    if study.sft is None:
+        return None
+    base = next(run.job for run in runs if run.arm == BASE)
+    log = supervised_log(base.folder)
+    losses = [{"step": int(key.partition("@")[2]), "loss": value} for key, value in log.items() if "/loss@" in key]
+    return {
+        "model": base.config.model,
+        "settings": study.sft.model_dump(mode="json"),
+        "pairs": round(log["sft/pairs"]),
+        "loss": log["sft/loss"],
+        "losses": losses,
+        "seconds": log["seconds/sft"],
+        "run": str(base.folder.relative_to(study.out)),
     }
 
 
@@ -117,6 +137,8 @@ def _entry(run: Finished, at: int, start: float | None, log: list[dict[str, Any]
         "steps": config.learning.steps,
         "lr": config.learning.lr if config.learning.steps else None,
         "updates": config.learning.updates if config.learning.steps else None,
+        "sft": "supervised training, done once before all arms; what it made of the model is the base, and the model every arm begins with. "
+        "Losses in nats per token, each the mean over the steps since the one before it; null: there was none",
         "entropy_start": start,
         "entropy_end": here["entropy"].value,
         **{name: number.value for name, number in here.items() if name != "entropy"},
@@ -126,8 +148,9 @@ def _entry(run: Finished, at: int, start: float | None, log: list[dict[str, Any]
             for temperature, found in zip(run.outcomes.temperatures, by_temperature, strict=True)
         },
         "seconds": round(sum(v for line in log for key, v in line.items() if key.startswith("seconds/") and v), 1),
-        "rollouts": len(log) * n_each,
-        "tokens": round(sum(line["length"] for line in log) * n_each),
+        # Steps that draw as many as they need say how many that were.
+        "rollouts": round(sum(line.get("rollouts", n_each) for line in log)),
+        "tokens": round(sum(line.get("tokens", line["length"] * n_each) for line in log)),
     }
 
 

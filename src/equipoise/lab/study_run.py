@@ -20,17 +20,18 @@ import torch
 
 from equipoise.errors import UsageError
 from equipoise.files import atomic_write, make_folder, read_json
-from equipoise.lab.study_config import Look, StudyConfig
+from equipoise.lab.study_config import BASE, Look, StudyConfig
 from equipoise.lab.study_outcomes import COUNTS, Outcomes
 from equipoise.models.graphs import StepGraphs
 from equipoise.models.language_model import LanguageModel
-from equipoise.models.loaders import Loaded, load_model
+from equipoise.models.loaders import Loaded
 from equipoise.models.samples import Samples
 from equipoise.tasks.table import find_task
-from equipoise.training.checkpoints import load_checkpoint
+from equipoise.training.checkpoints import load_weights
 from equipoise.training.collect import Batch, collect
 from equipoise.training.evaluate import DRIFT_ROWS, SEED
 from equipoise.training.loop import train
+from equipoise.training.opening import open_model
 from equipoise.training.recipe import Strict, TrainConfig
 from equipoise.training.update import reference_kl
 
@@ -42,7 +43,10 @@ Say = Callable[[str], None]
 class Job(Strict):
     """`base_temperature`: that of the base model to which the KL is taken, whatever the policy's own."""
 
-    config: TrainConfig  # 0 steps: the base model as it is
+    config: TrainConfig  # 0 steps: the base model, after supervised training where the study has it
+    begins: Path | None = (
+        None  # the run that has done the supervised training of `config`: this one begins with its model
+    )
     trained: Path | None = None  # a run that is trained already: only look at it
     look: Look
     split: str = "test"
@@ -57,17 +61,36 @@ class Job(Strict):
         found = self.model_dump(mode="json")
         for name in _FREE:
             found["config"].pop(name)
-        found["config"]["learning"].pop("rows")
+        for part in ("learning", "evaluation", "sft"):
+            (found["config"][part] or {}).pop("rows", None)
+        if found["config"]["sft"] is None:  # as before there was any, so that runs of that time still count
+            found["config"].pop("sft")
         found["look"].pop("rows")
-        found.pop("trained")
+        for name in ("trained", "begins"):  # places
+            found.pop(name)
         return found
 
+    def training(self) -> TrainConfig | None:
+        """What there is to train; None: the model is looked at as it is."""
+        if self.trained is not None:
+            return None
+        config = self.config
+        if self.begins is not None:
+            config = config.model_copy(update={"model": str(self.begins), "sft": None})
+        return config if config.learning.steps or config.sft is not None else None
 
-def base_job(study: StudyConfig, out: Path, look: Look, split: str) -> Job:
-    """The base model as it is."""
-    settings = study.base.model_dump() | {"out": out}
+
+def base_job(study: StudyConfig, out: Path, look: Look, split: str, *, trained: Path | None = None) -> Job:
+    """The model that every run begins with: as it is, or what the study's supervised training makes of it."""
+    settings = study.base.model_dump() | {"out": out, "sft": study.sft}
     settings["learning"] = {**settings["learning"], "steps": 0}
-    return Job(config=TrainConfig(**settings), look=look, split=split, base_temperature=study.headline)
+    config = TrainConfig(**settings)
+    return Job(config=config, trained=trained, look=look, split=split, base_temperature=study.headline)
+
+
+def supervised_run(study: StudyConfig) -> Path | None:
+    """The folder of the run that does the study's supervised training: that of the base."""
+    return study.out / "runs" / BASE if study.sft is not None else None
 
 
 def is_finished(job: Job) -> bool:
@@ -86,17 +109,21 @@ def write_job(job: Job) -> Path:
 
 def run_job(job: Job, say: Say = lambda line: None) -> None:
     """Train to the last step, from the newest checkpoint where there is one; evaluate; mark as finished."""
-    config = job.config
-    if config.learning.steps and job.trained is None:
-        train(config, resume=(config.out / "run.json").exists(), say=say)
-    loaded = load_model(config.model)
+    config, training = job.config, job.training()
+    loaded = open_model(job.begins or config.model).loaded
+    if training is not None:
+        # A copy: opening a model once more, unpacked from a GGUF file say, may take longer than a short run.
+        own = Loaded(deepcopy(loaded.model), loaded.tokens)
+        train(training, resume=(config.out / "run.json").exists(), say=say, loaded=own)
     loaded.model.to(config.device)  # type: ignore[attr-defined]
     reference = deepcopy(loaded.model)
-    if config.learning.steps:
-        checkpoint = load_checkpoint(job.trained or config.out)
-        assert checkpoint is not None
-        assert checkpoint.step == config.learning.steps
-        loaded.model.load_state_dict(checkpoint.model)  # type: ignore[attr-defined]
+    if training is not None or job.trained is not None:
+        found = load_weights(job.trained or config.out)
+        assert found is not None
+        assert found[0] == config.learning.steps
+        loaded.model.load_state_dict(found[1])  # type: ignore[attr-defined]
+    if not config.learning.steps:  # the base is its own reference
+        reference = loaded.model
     make_folder(config.out)
     look_at(job, loaded, reference, say).save(config.out / "outcomes.parquet")
     _write_json(config.out / "finished.json", {"settings": job.settings(), "device": device_name(config.device)})
@@ -157,6 +184,14 @@ def _count_kl(some: Samples, kl_BT: torch.Tensor, n: int) -> dict[str, np.ndarra
 
 def _by_problem(values_BT: torch.Tensor, prompt_B: torch.Tensor, n: int) -> np.ndarray:
     return np.bincount(prompt_B.cpu().numpy(), weights=values_BT.double().sum(1).cpu().numpy(), minlength=n)
+
+
+def supervised_log(folder: Path) -> dict[str, Any]:
+    """What the trainer logged of a run's supervised training: `supervise` says what."""
+    from equipoise.rollouts.folder import open_folder
+
+    lines = [line for line in open_folder(folder).metrics() if "sft/loss" in line]
+    return {key: value for line in lines for key, value in line.items() if key.startswith(("sft/", "seconds/sft"))}
 
 
 def steps_logged(folder: Path) -> Iterator[dict[str, Any]]:

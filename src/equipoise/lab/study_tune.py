@@ -9,7 +9,7 @@ import numpy as np
 
 from equipoise.lab.study_config import BASE, Look, StudyConfig, Tune
 from equipoise.lab.study_outcomes import Outcomes
-from equipoise.lab.study_run import Job, base_job
+from equipoise.lab.study_run import Job, base_job, supervised_run
 
 Tried = dict[str, Any]  # lr or temperature, and its score
 RunAll = Callable[[list[Job]], None]
@@ -21,6 +21,7 @@ def choose_rates(study: StudyConfig, run_all: RunAll) -> dict[str, list[Tried]]:
     jobs = {
         (arm, lr): Job(
             config=study.train_config(arm, seed=tune.seed, out=study.out / "tune" / f"{arm}-lr={lr:g}", lr=lr),
+            begins=supervised_run(study),
             look=look,
             split="tune",
             base_temperature=study.headline,
@@ -47,7 +48,7 @@ def choose_temperatures(
     for arm, _, job in planned:
         out = study.out / "tune" / job.folder.name
         if arm == BASE:
-            found = base_job(study, out, look, "tune")
+            found = base_job(study, out, look, "tune", trained=supervised_run(study))
         else:
             config = job.config.model_copy(update={"out": out})
             found = job.model_copy(update={"config": config, "trained": job.folder, "look": look, "split": "tune"})

@@ -142,7 +142,7 @@ def _budgets(table: AnswerTable, baseline: Evidence | None, options: Options) ->
     swept = table.take(np.isfinite(table.numbers["budget"]))  # a sweep may have no steps while training has
     late = swept.take(late_rows(swept))
     results = []
-    for at, part in _without_budget(late):
+    for at, part in without_budget(late):
         sweep = sweep_budgets(part)
         if len(sweep.prompt_P) < 2:
             results.append(Estimate("overthinking_loss", None, at=at, missing=needed))
@@ -160,7 +160,7 @@ def _budgets(table: AnswerTable, baseline: Evidence | None, options: Options) ->
     return results
 
 
-def _without_budget(table: AnswerTable) -> list[tuple[dict[str, Any], AnswerTable]]:
+def without_budget(table: AnswerTable) -> list[tuple[dict[str, Any], AnswerTable]]:
     """The table split by every condition but the budget, which is what a sweep varies."""
     unswept = replace(table, numbers=table.numbers | {"budget": np.full(len(table), np.nan)})
     return [(at, table.take(rows)) for at, rows in conditions(unswept)]
@@ -200,7 +200,7 @@ def _against_baseline(part: AnswerTable, sweep: Sweep, baseline: AnswerTable, at
     """The accuracy at each budget minus the baseline's at the same one, on the problems that both have."""
     if not baseline.has("budget") or not baseline.has("correct"):
         return []
-    parts = _without_budget(baseline.take(late_rows(baseline)))
+    parts = without_budget(baseline.take(late_rows(baseline)))
     if len(parts) != 1:
         missing = f"a baseline of one condition besides the budget: this one has {len(parts)}"
         return [Estimate("accuracy_vs_baseline", None, at=at | {"against": "baseline"}, missing=missing)]

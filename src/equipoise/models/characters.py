@@ -17,11 +17,18 @@ class Characters:
     """Id 0 pads, id 1 ends a completion, ids from 2 are the characters of `alphabet` in order."""
 
     alphabet: str
+    thinking: tuple[str, str] | None = None  # the characters that open and close the thinking
     _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.alphabet or len(set(self.alphabet)) < len(self.alphabet):
             raise UsageError(f"an alphabet has each character once and is not empty, found {self.alphabet!r}")
+        if self.thinking is not None and not (
+            len(set(self.thinking)) == 2 and set(self.thinking) <= set(self.alphabet)
+        ):
+            raise UsageError(
+                f"thinking is opened and closed by two characters of the alphabet {self.alphabet!r}, found {self.thinking!r}"
+            )
         object.__setattr__(self, "_ids", {character: FIRST + i for i, character in enumerate(self.alphabet)})
 
     @property

@@ -30,6 +30,8 @@ def save_gpt(path: Path, model: GPT, tokens: Characters) -> None:
             f"the model has {model.config.vocabulary} tokens, its alphabet gives {tokens.size}: they must agree"
         )
     about = {"format": FORMAT, "config": asdict(model.config), "alphabet": tokens.alphabet}
+    if tokens.thinking is not None:
+        about["thinking"] = list(tokens.thinking)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with atomic_write(path) as handle:
         handle.write(save(weights, {"equipoise": json.dumps(about)}))
@@ -39,7 +41,7 @@ def load_gpt(path: Path) -> tuple[GPT, Characters]:
     """The model on the CPU, in the dtype it was saved in, and its tokenizer."""
     about, weights = _read(path)
     config = _config(path, about.get("config"))
-    tokens = Characters(str(about.get("alphabet", "")))
+    tokens = Characters(str(about.get("alphabet", "")), _thinking(path, about.get("thinking")))
     if tokens.size != config.vocabulary:
         raise UsageError(
             f"{path}: the config has {config.vocabulary} tokens, the alphabet gives {tokens.size}: save it again"
@@ -79,6 +81,14 @@ def _config(path: Path, found: Any) -> GPTConfig:
     ):
         raise UsageError(f"{path}: the config must be whole numbers named {', '.join(known)}, found {found}")
     return GPTConfig(**found)
+
+
+def _thinking(path: Path, found: Any) -> tuple[str, str] | None:
+    if found is None:
+        return None
+    if not isinstance(found, list) or len(found) != 2 or not all(isinstance(mark, str) for mark in found):
+        raise UsageError(f"{path}: thinking is opened and closed by two characters, found {found}: save it again")
+    return found[0], found[1]
 
 
 def _compare(path: Path, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

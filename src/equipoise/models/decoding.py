@@ -46,10 +46,13 @@ class Picks:
     entropy_B: Tensor
 
 
-def pick_tokens(hidden_BD: Tensor, head: Head, uniform_B: Tensor, decoding: Decoding) -> Picks:
+def pick_tokens(
+    hidden_BD: Tensor, head: Head, uniform_B: Tensor, decoding: Decoding, *, forced_B: Tensor | None = None
+) -> Picks:
     """Sample a token per row by inverting the distribution function at `uniform_B`, in [0, 1).
 
     Log-probs and entropies are those of the softmax before truncation, which is what training recomputes.
+    Where `forced_B` is 0 or more it is the token, whatever its probability.
     Computed in float32, or float64 for float64 inputs.
     """
     exact = torch.promote_types(hidden_BD.dtype, torch.float32)
@@ -59,6 +62,8 @@ def pick_tokens(hidden_BD: Tensor, head: Head, uniform_B: Tensor, decoding: Deco
     logp_BV = (logits_BV / decoding.temperature).log_softmax(-1)
     p_BV = logp_BV.exp()
     ids_B = _invert(_truncate(p_BV, decoding), uniform_B)
+    if forced_B is not None:
+        ids_B = torch.where(forced_B >= 0, forced_B, ids_B)
     entropy_B = torch.special.entr(p_BV).sum(-1)  # −p ln p, and 0 at p = 0
     return Picks(ids_B, logp_BV.gather(1, ids_B[:, None])[:, 0], entropy_B)
 

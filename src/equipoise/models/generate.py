@@ -14,8 +14,9 @@ from equipoise.errors import UsageError
 from equipoise.models.decoding import Decoding, draw_uniforms
 from equipoise.models.graphs import StepGraphs
 from equipoise.models.language_model import LanguageModel, prefill
-from equipoise.models.rows import Rows, Rules
+from equipoise.models.rows import Rows, Rules, Watch
 from equipoise.models.samples import Samples
+from equipoise.models.thinking import ThinkingCap
 
 DROP_AT = 0.25  # share of finished rows at which they leave the batch: copying the others' cache costs about a step
 
@@ -32,6 +33,8 @@ def generate(
     stop: Sequence[int],
     decoding: Decoding = Decoding(),
     graphs: StepGraphs | None = None,
+    watch: Watch | None = None,
+    cap: ThinkingCap | None = None,
 ) -> Samples:
     """`samples` completions of every prompt (token ids), one seed per prompt; a token of `stop` or `max_tokens` ends each.
 
@@ -39,13 +42,18 @@ def generate(
     prompts draws the same completions, and more samples only add to fewer. (Up to rounding: a matrix product of another size
     may move a probability by 1e-7, and a draw within that of a boundary then falls on its other side.)
 
-    `graphs`: on a GPU, replay each step as one captured CUDA graph, kept there for later calls.
+    `graphs`: on a GPU, replay each step as one captured CUDA graph, kept there for later calls. `watch` sees the states of every
+    column; a captured step has nobody who looks on. `cap`: a limit on the thinking of the B rows.
     """
+    if graphs is not None and (watch is not None or cap is not None):
+        raise UsageError(
+            "sampling was asked to be watched or capped, and to replay captured graphs: leave out the graphs, or the others"
+        )
     _check(model, prompts, seeds, samples=samples, max_tokens=max_tokens)
     longest = max(map(len, prompts))
     columns = longest if graphs is None else graphs.columns(longest)
-    rules = Rules(model, tuple(stop), decoding)
     device = model.head.weight_VD.device
+    rules = Rules(model, tuple(stop), decoding, watch, cap)
     was_training = model.training
     model.train(False)
     try:

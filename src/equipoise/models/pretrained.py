@@ -24,6 +24,8 @@ from equipoise.models.language_model import Head, hidden_states
 
 try:
     from transformers import AutoModelForCausalLM, AutoTokenizer, Cache
+
+    from equipoise.models.attention import share_heads
 except ModuleNotFoundError as missing:
     raise MissingExtra("train", needed_for="a transformers model") from missing
 
@@ -42,6 +44,7 @@ class TransformersModel(nn.Module):
             raise UsageError(
                 f"{self.name} does not take {', '.join(sorted(lacking))}: use a model with rotary or learned positions"
             )
+        share_heads(inner)
         self._check_head()
 
     @property
@@ -107,7 +110,7 @@ class _PastBridge(Cache):  # type: ignore[misc]
 
 
 class TransformersTokens:
-    """A transformers tokenizer; chat messages go through its chat template, up to where the assistant begins."""
+    """A transformers tokenizer; chat messages go through its chat template, up to where the assistant begins or goes on."""
 
     def __init__(self, inner: Any, *, stop: Sequence[int]) -> None:
         self.inner = inner
@@ -130,7 +133,9 @@ class TransformersTokens:
                 "this tokenizer has no chat template, but the prompt is chat messages: give it as one string"
             )
         messages = [dict(message) for message in prompt]
-        return list(self.inner.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        goes_on = bool(messages) and messages[-1].get("role") == "assistant"
+        begins = {"add_generation_prompt": not goes_on, "continue_final_message": goes_on}
+        return list(self.inner.apply_chat_template(messages, **begins, return_dict=False))
 
     def decode(self, ids: Sequence[int]) -> str:
         end = next((i for i, token in enumerate(ids) if token in self._stop), len(ids))

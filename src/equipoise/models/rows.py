@@ -5,6 +5,7 @@ Axes: B rows that were asked for, R of them still in the batch, T sampled column
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,9 @@ from torch import Tensor
 from equipoise.models.cache import KVCache
 from equipoise.models.decoding import Decoding, pick_tokens
 from equipoise.models.language_model import LanguageModel, step
+from equipoise.models.thinking import ThinkingCap
+
+Watch = Callable[["Rows", Tensor], None]  # sees the states (R, D) that predict a column before it is sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,8 @@ class Rules:
     model: LanguageModel
     stop: tuple[int, ...]
     decoding: Decoding
+    watch: Watch | None = None
+    cap: ThinkingCap | None = None
 
 
 @dataclass(slots=True)
@@ -57,8 +63,13 @@ class Rows:
 
     def pick(self, hidden_RD: Tensor, rules: Rules) -> None:
         """Sample the next column from the states that predict it; nothing is written for rows that are done."""
+        if rules.watch is not None:
+            rules.watch(self, hidden_RD)
         here = (self.index_R, self.column_1)
-        picks = pick_tokens(hidden_RD, rules.model.head, self.uniform_BT[here], rules.decoding)
+        forced_R = None if rules.cap is None else rules.cap.forced(self)
+        picks = pick_tokens(hidden_RD, rules.model.head, self.uniform_BT[here], rules.decoding, forced_B=forced_R)
+        if rules.cap is not None:
+            rules.cap.follow(self, picks.ids_B)
         live_R = ~self.done_R
         self.ids_BT[here] = torch.where(live_R, picks.ids_B, self.ids_BT[here])
         self.mask_BT[here] = live_R

@@ -14,6 +14,7 @@ from torch import Tensor
 from equipoise.base import Completion, Finish
 from equipoise.models.cache import SharedPrompts
 from equipoise.models.language_model import LanguageModel, Tokens, causal_bias, positions_of
+from equipoise.models.thinking import Parted, marks_of, part_thinking
 from equipoise.models.token_stats import MaskedTokenStats, masked_token_stats
 
 
@@ -79,17 +80,32 @@ def score_samples(model: LanguageModel, samples: Samples, *, temperature: float 
 
 
 def read_completions(samples: Samples, tokens: Tokens) -> list[Completion]:
-    """The same as nouns, a Completion per row: what is graded and recorded."""
+    """The same as nouns, a Completion per row: what is graded and recorded. Thinking stands apart, where the tokenizer has marks."""
     n_tokens_B = samples.mask_BT.sum(1).tolist()
     ids_B, logp_B, entropy_B = (values.tolist() for values in (samples.ids_BT, samples.logp_BT, samples.entropy_BT))
+    parted_B = part_samples(samples, tokens)
     return [
         Completion(
-            text=tokens.decode(ids[:n]),
+            text=tokens.decode(ids[:n] if parted is None else parted.text),
+            thinking=None if parted is None or parted.thinking is None else tokens.decode(parted.thinking),
             n_tokens=n,
             finish=finish,
             token_ids=array("i", ids[:n]),
             logprobs=array("f", logp[:n]),
             entropies=array("f", entropy[:n]),
         )
-        for n, ids, logp, entropy, finish in zip(n_tokens_B, ids_B, logp_B, entropy_B, samples.finish, strict=True)
+        for n, ids, logp, entropy, finish, parted in zip(
+            n_tokens_B, ids_B, logp_B, entropy_B, samples.finish, parted_B, strict=True
+        )
     ]
+
+
+def part_samples(samples: Samples, tokens: Tokens) -> list[Parted] | list[None]:
+    """The tokens of every row, thinking and text apart; None for each where the tokenizer has no marks."""
+    marks = marks_of(tokens)
+    if marks is None:
+        return [None] * len(samples.finish)
+    prompts = zip(samples.prompt_ids_PL.tolist(), samples.prompt_mask_PL.tolist(), strict=True)
+    open_P = [marks.open_after([token for token, real in zip(ids, mask, strict=True) if real]) for ids, mask in prompts]
+    rows = zip(samples.ids_BT.tolist(), samples.mask_BT.sum(1).tolist(), samples.prompt_B.tolist(), strict=True)
+    return [part_thinking(ids[:n], marks, inside=open_P[prompt]) for ids, n, prompt in rows]

@@ -78,25 +78,33 @@ class Curriculum:
         self._seen, self._due = (np.append(column, np.full(fresh, self.step)) for column in (self._seen, self._due))
         self._deferrals = np.append(self._deferrals, np.zeros(fresh, dtype=np.int64))
 
-    def draw(self, n: int) -> tuple[str, ...]:
-        """n different problems for the next batch. Deferred ones come early only where there are too few others."""
-        if not 1 <= n <= len(self._place):
-            raise UsageError(
-                f"{n} problems were asked of {len(self._place)}: draw at least 1, and add more before drawing more"
-            )
+    def draw(self, n: int, *, beside: Sequence[str] = ()) -> tuple[str, ...]:
+        """n different problems for the next batch. Deferred ones come early only where there are too few others.
+
+        `beside`: those already drawn for a batch that turned out too small; what is added to it are others, and it stays one batch.
+        """
+        taken = [self._place[prompt_id] for prompt_id in beside]
+        free = len(self._place) - len(taken)
+        if not 1 <= n <= free:
+            raise UsageError(f"{n} problems were asked of {free}: draw at least 1, and add more before drawing more")
+        now = self.step - 1 if taken else self.step
         by_due_N = np.lexsort((np.arange(len(self._due)), self._due))
-        is_due_N = self._due <= self.step
-        reviewed = [i for i in by_due_N[: max(1, ceil(self.review * n))] if is_due_N[i]][:n]
+        is_due_N = self._due <= now
+        is_due_N[taken] = False
+        n_reviewed = 0 if taken else max(1, ceil(self.review * n))  # a batch that is added to has had its share
+        reviewed = [i for i in by_due_N[:n_reviewed] if is_due_N[i]][:n]
         # The n smallest of Exp(1) / weight are a draw by weight without replacement (https://doi.org/10.1016/j.ipl.2005.11.003).
         # Keyed by seed and step, so that a restored curriculum draws what the first would have drawn.
-        wait_N = np.random.default_rng([self.seed, self.step]).exponential(size=len(self._due)) / self._weights()
+        key = [self.seed, now, len(taken)] if taken else [self.seed, now]
+        wait_N = np.random.default_rng(key).exponential(size=len(self._due)) / self._weights()
         wait_N[~is_due_N] = np.inf
         wait_N[reviewed] = np.inf
         others = [i for i in np.argsort(wait_N, kind="stable")[: n - len(reviewed)] if np.isfinite(wait_N[i])]
         chosen = dict.fromkeys([*reviewed, *others])
-        early = islice((i for i in by_due_N if i not in chosen), n - len(chosen))
+        left_out = {*chosen, *taken}
+        early = islice((i for i in by_due_N if i not in left_out), n - len(chosen))
         places = np.array([*chosen, *early], dtype=np.int64)
-        self.step += 1
+        self.step = now + 1
         self._due[places] = self.step
         names = list(self._place)
         return tuple(names[i] for i in places)

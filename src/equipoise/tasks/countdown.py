@@ -9,8 +9,9 @@ from fractions import Fraction
 from random import Random
 from typing import Any
 
-from equipoise.base import Answer, Completion, Grade, Problem
+from equipoise.base import Answer, Completion, Grade, Problem, Prompt
 from equipoise.errors import UsageError
+from equipoise.tasks.again import in_words
 from equipoise.tasks.countdown_solver import MAX_NUMBERS, solve
 from equipoise.tasks.expressions import Expression, parse_expression
 from equipoise.tasks.problem_files import cell, read_rows
@@ -110,6 +111,15 @@ class Countdown:
         }
         return min(off, key=lambda text: (off[text], text), default=None)
 
+    def ask_again(self, problem: Problem, completion: Completion, grade: Grade) -> Prompt | None:
+        """In the short form 3,7,2,9=24>3*7+2-9=14> and then another try: an expression, and what it comes to."""
+        if self.prompt == "words":
+            return in_words(problem, completion.text or "", grade)
+        made = parse_expression(grade.answer.text) if grade.answer else None
+        if made is None or made.value is None:
+            return None
+        return f"{problem.prompt}{completion.text}={show_number(Fraction(made.value))}>"
+
     @property
     def allowed(self) -> str:
         return "".join(sign for sign in SIGNS if sign in self.operators)
@@ -127,9 +137,8 @@ class Countdown:
             return f"comes to {show_number(Fraction(made.value))}, not {params['target']}"
         return None
 
-    def _draw(self, random: Random) -> Draft | None:
-        """Random numbers joined two by two at random: what they come to is the target, and how they did the reference."""
-        numbers = [random.randint(self.smallest, self.largest) for _ in range(self.numbers)]
+    def attempt(self, numbers: Sequence[int], random: Random) -> tuple[str, int | Fraction] | None:
+        """The numbers joined two by two at random, and what they come to; None where this draw leaves what `largest_step` allows."""
         parts = [_Part(number, str(number), 3) for number in numbers]
         while len(parts) > 1:
             right, left = (parts.pop(random.randrange(len(parts))) for _ in range(2))
@@ -137,10 +146,18 @@ class Countdown:
             if joined is None or joined.value > self.largest_step:
                 return None
             parts.append(joined)
-        target = parts[0].value
+        return parts[0].text, parts[0].value
+
+    def _draw(self, random: Random) -> Draft | None:
+        """A random attempt at random numbers: what it comes to is the target, and how it did the reference."""
+        numbers = [random.randint(self.smallest, self.largest) for _ in range(self.numbers)]
+        made = self.attempt(numbers, random)
+        if made is None:
+            return None
+        reference, target = made
         if target != int(target) or not self.target_from <= target <= self.target_to:
             return None
-        return Draft(_key(numbers, int(target)), self.pose(numbers, int(target), reference=parts[0].text))
+        return Draft(_key(numbers, int(target)), self.pose(numbers, int(target), reference=reference))
 
     def _of_file(self, path: str) -> Iterator[Draft]:
         for row in read_rows(path):

@@ -48,7 +48,7 @@ def read_completion(completion: Completion, read: Callable[[str], Answer | None]
     if completion.text is None:
         return None
     answer = read(completion.text)
-    if answer is not None and completion.finish == "length":
+    if answer is not None and completion.finish in ("length", "budget"):
         reaches = answer.span is None or answer.span[1] >= len(completion.text.rstrip())
         return None if reaches else answer
     return answer

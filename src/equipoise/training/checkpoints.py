@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ def save_checkpoint(
     state: Mapping[str, Any],
     keep: int = 2,
 ) -> Path:
-    """Write one, then remove all but the newest `keep`. Every file is synced before the marker is written."""
+    """Write one, then remove all but the newest `keep` and that of step 0. Every file is synced before the marker is written.
+
+    Step 0 is what supervised training left: the reference of every step after it, so it stays as long as the run.
+    """
     folder = run / "checkpoints" / f"step={step:06d}"
     try:
         _remove(folder)
@@ -60,9 +64,10 @@ def save_checkpoint(
             problem.errno,
             f"cannot write the checkpoint {folder}: {problem.strerror or problem}; those written before are intact",
         ) from problem
-    newest = {kept for _, kept in complete_checkpoints(run)[-keep:]}
+    complete = complete_checkpoints(run)
+    kept = {folder for _, folder in complete[-keep:]} | {folder for step, folder in complete if step == 0}
     for other in (run / "checkpoints").glob("step=*"):
-        if other not in newest:  # older, or what a crash left
+        if other not in kept:  # older, or what a crash left
             _remove(other)
     return folder
 
@@ -89,9 +94,30 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
     if not found:
         return None
     step, folder = found[-1]
+    with _damage_told(folder):
+        return Checkpoint(
+            step, _tensors(folder, "model"), _tensors(folder, "optimiser"), read_json(folder / "state.json")
+        )
+
+
+def load_weights(run: Path, step: int | None = None) -> tuple[int, dict[str, Tensor]] | None:
+    """Step and model of the newest complete one, or of the one at `step`; None: there is none."""
+    found = [each for each in complete_checkpoints(run) if step in (None, each[0])]
+    if not found:
+        return None
+    at, folder = found[-1]
+    with _damage_told(folder):
+        return at, _tensors(folder, "model")
+
+
+def _tensors(folder: Path, name: str) -> dict[str, Tensor]:
+    return load((folder / f"{name}.safetensors").read_bytes())
+
+
+@contextmanager
+def _damage_told(folder: Path) -> Iterator[None]:
     try:
-        tensors = {name: load((folder / f"{name}.safetensors").read_bytes()) for name in ("model", "optimiser")}
-        return Checkpoint(step, tensors["model"], tensors["optimiser"], read_json(folder / "state.json"))
+        yield
     except (OSError, SafetensorError, ValueError) as problem:
         raise UsageError(
             f"the checkpoint {folder} is damaged ({problem}): remove that folder to go on from the one before it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,9 @@ from equipoise.models.language_model import LanguageModel, Tokens
 from equipoise.models.samples import Samples, read_completions
 from equipoise.rollouts.groups import Groups
 from equipoise.tasks.task import Task
+from equipoise.text.degenerate import find_degenerate
 from equipoise.text.phrases import Span
-from equipoise.text.planning import spans_to_tokens, token_offsets
+from equipoise.text.planning import planning_spans, spans_to_tokens, token_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,25 @@ class Batch:
     def distinct_P(self) -> np.ndarray:
         """Different readable answers."""
         return np.array([len({a for a in answers if a is not None}) for answers in self.answers_PG], dtype=float)
+
+    @property
+    def degenerate_PG(self) -> np.ndarray:
+        """1 where a text has a sign of degeneracy, 0 where it has none, nan where there is no text."""
+        return self._laid_out(
+            [
+                None if c.text is None else bool(find_degenerate(c.text, answer=_answer_of(g)).flags)
+                for c, g in zip(self.completions, self.grades, strict=True)
+            ]
+        )
+
+    @property
+    def format_ok_PG(self) -> np.ndarray | None:
+        """1 where the checker found the form that it asks for; None where it never says."""
+        found_PG = self._laid_out([grade.format_ok for grade in self.grades])
+        return None if np.isnan(found_PG).all() else found_PG
+
+    def _laid_out(self, values: Sequence[float | None]) -> np.ndarray:
+        return _by_group(values, self.answers_PG.shape)
 
     def first(self, most: int) -> Samples:
         """The first `most` completions of every problem."""
@@ -79,19 +100,31 @@ def collect(
     completions = read_completions(drawn, tokens)
     grades = [task.grade(problems[row // samples], completion) for row, completion in enumerate(completions)]
     shape = (len(problems), samples)
-    answers_PG = np.array([None if g.answer is None else g.answer.text for g in grades], dtype=object).reshape(shape)
+    answers_PG = np.array([_answer_of(grade) for grade in grades], dtype=object).reshape(shape)
     return Batch(problems, completions, grades, _groups(problems, completions, grades, answers_PG), answers_PG, drawn)
 
 
-def answer_tokens(batch: Batch, tokens: Tokens, shape: tuple[int, int]) -> np.ndarray:
-    """(B, T) bool: the tokens in which the final answer stands."""
-    answer_BT = np.zeros(shape, dtype=bool)
+def mark_tokens(name: str, batch: Batch, tokens: Tokens, shape: tuple[int, int]) -> np.ndarray:
+    """(B, T) bool: the tokens in which the final answer stands ("answer_BT"), or those that plan ("planning_BT")."""
+    marked_BT = np.zeros(shape, dtype=bool)
     for row, (completion, grade) in enumerate(zip(batch.completions, batch.grades, strict=True)):
-        if grade.answer is not None and grade.answer.span is not None and completion.token_ids is not None:
-            offsets = token_offsets([tokens.decode([token]) for token in completion.token_ids])
-            span = Span("answer", "", *grade.answer.span)
-            answer_BT[row, : len(offsets)] = spans_to_tokens([span], offsets)
-    return answer_BT
+        if completion.token_ids is not None:
+            texts = [tokens.decode([token]) for token in completion.token_ids]
+            spans = _answer_spans(grade) if name == "answer_BT" else planning_spans("".join(texts))
+            marked_BT[row, : len(texts)] = spans_to_tokens(spans, token_offsets(texts))
+    return marked_BT
+
+
+def _answer_of(grade: Grade) -> str | None:
+    return None if grade.answer is None else grade.answer.text
+
+
+def _answer_spans(grade: Grade) -> list[Span]:
+    return [] if grade.answer is None or grade.answer.span is None else [Span("answer", "", *grade.answer.span)]
+
+
+def _by_group(values: Sequence[float | None], shape: tuple[int, ...]) -> np.ndarray:
+    return np.array([np.nan if value is None else float(value) for value in values]).reshape(shape)
 
 
 def _groups(
@@ -99,8 +132,8 @@ def _groups(
 ) -> Groups:
     shape = answers_PG.shape
 
-    def laid_out(values: list[float | None]) -> np.ndarray:
-        return np.array([np.nan if v is None else float(v) for v in values]).reshape(shape)
+    def laid_out(values: Sequence[float | None]) -> np.ndarray:
+        return _by_group(values, shape)
 
     code_of: dict[str, int] = {}
     codes = [-1 if text is None else code_of.setdefault(text, len(code_of)) for text in answers_PG.ravel()]

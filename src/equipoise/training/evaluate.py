@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from equipoise.base import Estimate
+from equipoise.measures.html import html_table, number_cell
 from equipoise.measures.intervals import Interval, mean_of_prompts, ratio_of_sums
 from equipoise.measures.passk import pass_at_k_of
 from equipoise.measures.subsets import default_ks
@@ -15,6 +17,7 @@ from equipoise.models.graphs import StepGraphs
 from equipoise.models.language_model import LanguageModel, Tokens
 from equipoise.tasks.task import Task
 from equipoise.training.collect import Batch, collect
+from equipoise.training.join import join_batches
 from equipoise.training.recipe import Evaluation
 from equipoise.training.update import reference_kl
 
@@ -52,26 +55,47 @@ def evaluate(
 ) -> list[Evaluated]:
     """The policy at every temperature asked for, on the same problems with the same seeds."""
     problems = task.problems(seed, how.problems, split=how.split)
+    each = max(1, how.rows // how.samples)  # problems of a part
     found = []
     for temperature in how.temperatures:
-        batch = collect(
-            model,
-            tokens,
-            task,
-            problems,
-            seed=(seed,),
-            samples=how.samples,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            graphs=graphs,
-        )
+        parts = [
+            collect(
+                model,
+                tokens,
+                task,
+                problems[first : first + each],
+                seed=(seed,),
+                samples=how.samples,
+                temperature=temperature,
+                max_tokens=max_tokens,
+                graphs=graphs,
+            )
+            for first in range(0, len(problems), each)
+        ]
+        batch = join_batches(parts, pad_token=tokens.pad)
         estimates = [*_passes(batch), *_spread(batch), _entropy(batch)]
         if reference is not None:
-            estimates.append(_drift(model, reference, batch, temperature))
+            estimates.append(_drift(model, reference, batch, temperature, rows=how.rows))
         at = {"temperature": temperature, "split": how.split}
         named = tuple(replace(estimate, at={**estimate.at, **at}) for estimate in estimates)
         found.append(Evaluated(temperature, named, batch))
     return found
+
+
+def html_of_evaluations(by_name: Mapping[str, Sequence[Evaluated]], *, title: str = "") -> str:
+    """A column for each name that has evaluations, a row for each measure and temperature, for a notebook."""
+    shown = {name: _by_measure(found) for name, found in by_name.items() if found}
+    rows = dict.fromkeys(key for numbers in shown.values() for key in numbers)
+    several = len({temperature for _, temperature in rows}) > 1
+    cells = [
+        [f"{name} at {t:g}" if several else name, *(number_cell(numbers.get((name, t))) for numbers in shown.values())]
+        for name, t in rows
+    ]
+    return html_table(["", *shown], cells, title=title)
+
+
+def _by_measure(found: Sequence[Evaluated]) -> dict[tuple[str, float], Estimate]:
+    return {(number.name, one.temperature): number for one in found for number in one.estimates}
 
 
 def _passes(batch: Batch) -> list[Estimate]:
@@ -102,12 +126,14 @@ def _entropy(batch: Batch) -> Estimate:
 
 
 @torch.no_grad()
-def _drift(model: LanguageModel, reference: LanguageModel, batch: Batch, temperature: float) -> Estimate:
+def _drift(model: LanguageModel, reference: LanguageModel, batch: Batch, temperature: float, *, rows: int) -> Estimate:
     """Mean exact KL per token to the reference, over the first completions of every problem."""
     some = batch.first(max(1, DRIFT_ROWS // len(batch.problems)))
-    kl_BT = reference_kl(model, reference, some, temperature=temperature)
+    places_B = torch.arange(len(some.finish), device=some.prompt_B.device)
+    parts = [some.take(places_B[first : first + rows]) for first in range(0, len(places_B), rows)]
+    kl_B = torch.cat([reference_kl(model, reference, part, temperature=temperature).sum(1) for part in parts])
     # Rounding may leave a sum just below 0 where the models are equal.
-    sums, n = kl_BT.sum(1).clamp(min=0).cpu().numpy(), some.mask_BT.sum(1).cpu().numpy()
+    sums, n = kl_B.clamp(min=0).cpu().numpy(), some.mask_BT.sum(1).cpu().numpy()
     found: Interval = (
         ratio_of_sums(sums, n, some.prompt_B.cpu().numpy())
         if sums.sum() > 0

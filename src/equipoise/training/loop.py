@@ -1,6 +1,8 @@
 """The embedded trainer: one loop, read top to bottom.
 
-draw problems → sample and grade → advantages → controllers → update → log, record, evaluate, save
+supervised training, where it is asked for, makes the model that the loop begins with; then, in every step,
+draw problems → sample and grade, again where filters leave too little → advantages → controllers → update
+→ log, record, evaluate, save. A critic, where there is one, comes between grades and advantages.
 """
 
 from __future__ import annotations
@@ -8,39 +10,57 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from equipoise.base import Rollout
+from equipoise.base import Problem, Rollout
+from equipoise.catalogue.build import build
 from equipoise.errors import UsageError
 from equipoise.models.graphs import StepGraphs
 from equipoise.models.language_model import LanguageModel
-from equipoise.models.loaders import load_model
+from equipoise.models.loaders import Loaded
 from equipoise.rollouts.folder import info_of
 from equipoise.rollouts.run import RunInfo
 from equipoise.rollouts.writer import RunWriter
 from equipoise.shaping.controllers import tally_tokens
 from equipoise.tasks.table import find_task
-from equipoise.training.checkpoints import Checkpoint, complete_checkpoints, load_checkpoint, save_checkpoint
-from equipoise.training.collect import Batch, answer_tokens, collect
-from equipoise.training.evaluate import Evaluated, evaluate
+from equipoise.training.checkpoints import (
+    Checkpoint,
+    complete_checkpoints,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
+from equipoise.training.collect import Batch, collect, mark_tokens
+from equipoise.training.critique import CritiqueLoop, Lesson, refine
+from equipoise.training.evaluate import Evaluated, evaluate, html_of_evaluations
+from equipoise.training.join import join_batches
+from equipoise.training.notes import chosen_warnings
+from equipoise.training.opening import open_model
+from equipoise.training.problems import ProblemSource
 from equipoise.training.recipe import TrainConfig, as_settings
+from equipoise.training.references import score_references
 from equipoise.training.shape import Shaped, Shaper
+from equipoise.training.supervise import pairs_of, supervise
 from equipoise.training.trackers import Trackers
 from equipoise.training.update import Updater, optimiser_state, restore_optimiser
 
 Say = Callable[[str], None]
 
 # Settings that a resumed run may have otherwise: where it is, how long, and what memory it takes.
-MAY_CHANGE = ("out", "device", "save_every", "trackers", "learning.steps", "learning.rows")
+MAY_CHANGE = (
+    *("out", "device", "save_every", "trackers", "learning.steps"),
+    *("learning.rows", "evaluation.rows", "sft.rows"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A finished run: where it is, what the policy was before it and is after it."""
+    """A finished run: where it is, what the policy was before its first step, supervised training done, and is after its last."""
 
     folder: str
     steps: int
@@ -61,33 +81,105 @@ class Trained:
             "seconds": round(self.seconds, 1),
         }
 
+    def _repr_html_(self) -> str:
+        title = f"{self.steps:,} steps, {self.seconds:,.0f} s: {self.folder}"
+        return html_of_evaluations({"before": self.before, "after": self.after}, title=title)
 
-def train(config: TrainConfig, *, resume: bool = False, say: Say = lambda line: None) -> Trained:
-    """Run a config to its last step. `resume` goes on from the newest complete checkpoint of the same folder."""
+
+def train(
+    config: TrainConfig, *, resume: bool = False, say: Say = lambda line: None, loaded: Loaded | None = None
+) -> Trained:
+    """Run a config to its last step. `resume` goes on from the newest complete checkpoint of the same folder.
+
+    `loaded`: the config's model, where somebody has opened it already; it is trained in place.
+    """
     started = time.perf_counter()
     begun, checkpoint = _begun(config, resume=resume)
-    task, loaded = find_task(config.task), load_model(config.model)
+    task, loaded = find_task(config.task), loaded or open_model(config.model).loaded
     model, tokens = loaded.model, loaded.tokens
     _move(model, config.device)
     reference = deepcopy(model)
     for parameter in reference.parameters():
         parameter.requires_grad_(False)
-    shaper = Shaper(config.method)
+    how, curriculum = config.sampling, config.method.curriculum
+    source = ProblemSource(task, seed=config.seed, most=how.most, pool=how.pool, curriculum=curriculum)
+    shaper = Shaper(config.method, refilled=config.sampling.refills > 0)
     updater = Updater(
         model, reference, shaper, config.learning, temperature=config.sampling.temperature, seed=config.seed
     )
+    critique: CritiqueLoop | None = next(map(build, config.method.demonstrations), None)
+    coef = 0.0 if critique is None else critique.coef
     graphs = StepGraphs() if config.device.startswith("cuda") else None
+    # What is wrong with them is told before anything is written.
+    pairs = pairs_of(config.sft, task, tokens) if config.sft is not None and checkpoint is None else []
     first = 0
     if checkpoint is not None:
         first = checkpoint.step
         model.load_state_dict(checkpoint.model)  # type: ignore[attr-defined]
         restore_optimiser(updater.optimiser, checkpoint.optimiser)
         shaper.restore(checkpoint.state["shaper"])
+        source.restore(checkpoint.state["problems"])
+        if config.sft is not None:
+            reference.load_state_dict(_supervised(config))  # type: ignore[attr-defined]
     writer = RunWriter(config.out, _info(config))
-    if begun:  # what came after the checkpoint is made again, and so is all of it where there is none
-        writer.rewind(first if checkpoint is not None else -1)
-    for found in config.warnings():
+    if begun:  # what came after the checkpoint is made again, and so is all of it where none is of a step
+        writer.rewind(first or -1)
+    for found in chosen_warnings(config):
         say(f"{found.verdict}: {found.method}: {found.why}. {found.fix}")
+
+    def save(step: int, **more: Any) -> None:
+        save_checkpoint(
+            config.out,
+            step,
+            model=model.state_dict(),
+            optimiser=optimiser_state(updater.optimiser),
+            state={"shaper": shaper.state(), "problems": source.state(), **more},
+        )
+
+    taught: dict[str, float] = {}
+    if config.sft is not None and checkpoint is None:
+        taught = supervise(model, tokens, pairs, config.sft, say=say)
+        reference.load_state_dict(model.state_dict())  # type: ignore[attr-defined]
+        save(0, sft=taught)
+    elif checkpoint is not None and first == 0:
+        taught = checkpoint.state["sft"]
+
+    def sample(
+        problems: list[Problem],
+        *seed: str | int,
+        samples: int = config.sampling.samples,
+        graphs: StepGraphs | None = None,  # a captured step serves one number of rows: not for batches of any size
+    ) -> Batch:
+        return collect(
+            model,
+            tokens,
+            task,
+            problems,
+            seed=(config.seed, *seed),
+            samples=samples,
+            temperature=config.sampling.temperature,
+            max_tokens=config.sampling.max_tokens,
+            graphs=graphs,
+        )
+
+    def again(batch: Batch, step: int) -> Lesson | None:
+        if critique is None:
+            return None
+        most_prompt = model.context - config.sampling.max_tokens
+        return refine(
+            critique,
+            batch,
+            task,
+            tokens,
+            most_prompt=most_prompt,
+            sample=lambda problems: sample(problems, "again", step, samples=1),
+        )
+
+    def score(batch: Batch) -> dict[str, np.ndarray]:
+        if not shaper.needs_references:
+            return {}
+        how, rows = config.sampling, config.learning.rows
+        return score_references(model, tokens, batch, temperature=how.temperature, rows=rows)
 
     def evaluated() -> tuple[Evaluated, ...]:
         how, max_tokens = config.evaluation, config.sampling.max_tokens
@@ -108,44 +200,48 @@ def train(config: TrainConfig, *, resume: bool = False, say: Say = lambda line: 
     with Trackers.start(
         config.trackers, run_name=config.out.name, folder=config.out, config=as_settings(config)
     ) as trackers:
+        if taught:
+            writer.log(0, taught)
+            # A tracker would draw a chart of one point for the loss at every step.
+            trackers.log(0, {key: value for key, value in taught.items() if "@" not in key})
         before: tuple[Evaluated, ...] = look(0) if first == 0 else ()
         after = before
         clock = Clock(first, config.learning.steps)
         for step in range(first + 1, config.learning.steps + 1):
-            problems = task.problems((config.seed, "train", step), config.sampling.prompts)
-            batch = collect(
-                model,
-                tokens,
-                task,
-                problems,
-                seed=(config.seed, "train", step),
-                samples=config.sampling.samples,
-                temperature=config.sampling.temperature,
-                max_tokens=config.sampling.max_tokens,
-                graphs=graphs,
-            )
+            batch = sample(source.draw(step, config.sampling.prompts), "train", step, graphs=graphs)
+            references = score(batch)
+            for _ in range(config.sampling.refills):
+                lacking = config.sampling.prompts - int(shaper.live_P(batch, references).sum())
+                n = min(lacking, config.sampling.most - len(batch.problems))
+                if n < 1:
+                    break
+                more = sample(source.draw(step, n, beside=batch.problems), "train", step)
+                batch = join_batches([batch, more], pad_token=tokens.pad)
+                references = score(batch)
+            source.observe(batch.groups)
+            lesson = again(batch, step)
             clock.lap("sample")
             mask_BT = batch.samples.mask_BT.cpu().numpy()
-            answer_BT = answer_tokens(batch, tokens, mask_BT.shape) if shaper.needs_answer else None
-            shaped = shaper.shape(batch, mask_BT, answer_BT)
+            wanted = {*updater.marks, *(["answer_BT"] if shaper.needs_answer else [])}
+            marks = {name: mark_tokens(name, batch, tokens, mask_BT.shape) for name in wanted}
+            shaped = shaper.shape(batch, mask_BT, marks.get("answer_BT"), references)
             shaper.observe(tally_tokens(batch.samples.entropy_BT.cpu().numpy(), mask_BT))
-            updated = updater.step(batch.samples, shaped, step=step)
+            learnt = None if lesson is None else lesson.learnt
+            updated = updater.step(batch.samples, shaped, step=step, marks=marks, lesson=learnt, coef=coef)
             clock.lap("update")
-            metrics = _metrics(batch, shaped) | updated | clock.read()
+            metrics = _metrics(batch, shaped) | source.metrics() | updated | clock.read()
+            if config.sampling.refills or critique is not None:
+                metrics |= _extra_rollouts(batch, lesson)
             writer.log(step, metrics)
             trackers.log(step, metrics)
             if step % config.record_every == 0 or step == config.learning.steps:
                 writer.write(_rollouts(config, batch, step, split="train", temperature=None, shaped=shaped))
+                if lesson is not None:
+                    writer.write(_refined(config, batch, lesson, step))
             if step % config.evaluation.every == 0 or step == config.learning.steps:
                 after = look(step)
             if step % config.save_every == 0 or step == config.learning.steps:
-                save_checkpoint(
-                    config.out,
-                    step,
-                    model=model.state_dict(),
-                    optimiser=optimiser_state(updater.optimiser),
-                    state={"shaper": shaper.state()},
-                )
+                save(step)
             say(_line(step, config.learning.steps, metrics, after, clock))
     if first == config.learning.steps > 0:  # resumed at its end: the numbers are in the log already
         after = evaluated()
@@ -196,6 +292,13 @@ def _metrics(batch: Batch, shaped: Shaped) -> dict[str, float | None]:
     }
 
 
+def _extra_rollouts(batch: Batch, lesson: Lesson | None) -> dict[str, float]:
+    """Completions and tokens that a step drew, where it can draw more than was asked for at first."""
+    drawn = [*batch.completions, *(() if lesson is None else lesson.refined.completions)]
+    counts = {"rollouts": float(len(drawn)), "tokens": float(sum(completion.n_tokens or 0 for completion in drawn))}
+    return counts | ({} if lesson is None else lesson.metrics)
+
+
 def _mean(values: np.ndarray) -> float | None:
     return float(values.mean()) if values.size else None
 
@@ -220,6 +323,26 @@ def _rollouts(
             extra=extra,
         )
         for row, (completion, grade) in enumerate(zip(batch.completions, batch.grades, strict=True))
+    ]
+
+
+def _refined(config: TrainConfig, batch: Batch, lesson: Lesson, step: int) -> list[Rollout]:
+    """Refinements by the problem that they refine, apart from the completions that no critic has seen."""
+    each, refined = batch.answers_PG.shape[1], lesson.refined
+    return [
+        Rollout(
+            run_id=config.out.name,
+            split="refined",
+            step=step,
+            group_id=batch.problems[parent // each].id,
+            sample_index=row,
+            problem=replace(batch.problems[parent // each], prompt=refined.problems[row].prompt),
+            completion=refined.completions[row],
+            grade=refined.grades[row],
+            strategy="refined",
+            extra={"turn": 1, "parent_id": str(parent % each)},
+        )
+        for row, parent in enumerate(lesson.parents)
     ]
 
 
@@ -262,6 +385,16 @@ def _begun(config: TrainConfig, *, resume: bool) -> tuple[bool, Checkpoint | Non
             f"{config.out} is at step {checkpoint.step} already, and learning.steps is {config.learning.steps}: ask for more"
         )
     return True, checkpoint
+
+
+def _supervised(config: TrainConfig) -> dict[str, Tensor]:
+    """What supervised training left: the reference of the whole run."""
+    found = load_weights(config.out, step=0)
+    if found is None:
+        raise UsageError(
+            f"{config.out} has lost its checkpoint of step 0, the reference of the steps after it: train into another folder"
+        )
+    return found[1]
 
 
 def _flat(settings: Mapping[str, Any], head: str = "") -> dict[str, Any]:

@@ -18,6 +18,8 @@ from equipoise.errors import UsageError
 from equipoise.tasks.table import find_task
 from equipoise.training.trackers import check_trackers
 
+REFERENCE = "{reference}"  # the place of a solution in a template
+
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -37,6 +39,8 @@ def _methods_of(slot: str) -> AfterValidator:
             if found is not None and SLOTS.get(found.kind) != slot:
                 where = SLOTS.get(found.kind, "no part of a training run")
                 raise ValueError(f"{name} is a {found.kind} and belongs under {where}, not {slot}")
+            if found is not None and found.lacking:
+                raise ValueError(f"{name} cannot run in this trainer: it needs {found.lacking}")
             name = name if found is None else found.name
             if name in names:
                 raise ValueError(f"{name} stands twice under {slot}: settings and state go by its name")
@@ -75,10 +79,13 @@ class Method(Strict):
     bonus_on_answer: bool = False  # True where a completion is nothing but its answer, as in Countdown
     filters: Annotated[tuple[str, ...], _methods_of("filters")] = ()
     controllers: Annotated[tuple[str, ...], _methods_of("controllers")] = ()
+    curriculum: Annotated[str, _methods_of("curriculum")] | None = None  # which problems of sampling.pool come next
+    demonstrations: Annotated[tuple[str, ...], _methods_of("demonstrations"), Field(max_length=1)] = ()
 
     def specs(self) -> tuple[str, ...]:
         lists = (self.weights, self.regularisers, self.rewards, self.bonuses, self.filters, self.controllers)
-        return (self.surrogate, self.reduction, self.advantage, *(spec for specs in lists for spec in specs))
+        chosen = [self.surrogate, self.reduction, self.advantage, *(spec for specs in lists for spec in specs)]
+        return (*chosen, *self.demonstrations, *([self.curriculum] if self.curriculum else []))
 
 
 class Sampling(Strict):
@@ -86,6 +93,15 @@ class Sampling(Strict):
     samples: int = Field(16, ge=1)  # completions of each
     temperature: float = Field(1.0, gt=0, le=10)
     max_tokens: int = Field(20, ge=1)
+    pool: int | None = Field(None, ge=1)  # problems that all steps draw from; None: every step has fresh ones
+    # Dynamic sampling: while filters leave nothing of some problems, as many others are drawn beside them, so many times a step…
+    refills: int = Field(0, ge=0)
+    most_prompts: int | None = Field(None, ge=1)  # … and up to so many problems in all; None: as the rounds need
+
+    @property
+    def most(self) -> int:
+        """The most problems that a step can pose."""
+        return min(self.prompts * (1 + self.refills), self.most_prompts or self.prompts * (1 + self.refills))
 
 
 class Learning(Strict):
@@ -100,12 +116,44 @@ class Learning(Strict):
     rows: int = Field(512, ge=1)
 
 
+class Supervised(Strict):
+    """Supervised training before the first step, by AdamW. What it makes of the model is the run's base, to which a KL is taken.
+
+    It follows from its own seed: runs that differ only in theirs begin with the same model.
+    """
+
+    problems: int | None = Field(None, ge=1)  # of the split "train", each with the solution that it was made from
+    template: str = REFERENCE  # how a solution is written
+    file: Path | None = None  # instead: a JSON line per pair, `prompt` and `completion` as texts or chat messages
+    seed: int = 0
+    steps: int = Field(500, ge=1)
+    batch: int = Field(64, ge=1)  # pairs of a step
+    lr: float = Field(3e-4, gt=0)
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup: int = Field(50, ge=0)
+    weight_decay: float = Field(0.1, ge=0)
+    rows: int = Field(512, ge=1)  # pairs of one forward pass; changes memory, not the result
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Supervised:
+        if (self.problems is None) == (self.file is None):
+            found = "neither" if self.file is None else "both"
+            raise ValueError(f"supervised training needs problems or a file to learn from, found {found}: set one")
+        if REFERENCE not in self.template or (self.file is not None and self.template != REFERENCE):
+            raise ValueError(
+                f"template says how the solution of a problem is written, with {REFERENCE} in its place, found "
+                f"'{self.template}'; pairs of a file are learnt as they are"
+            )
+        return self
+
+
 class Evaluation(Strict):
     every: int = Field(100, ge=1)
     problems: int = Field(128, ge=2)
     samples: int = Field(64, ge=1)
     temperatures: tuple[Annotated[float, Field(gt=0, le=10)], ...] = (1.0,)
     split: Literal["test", "tune"] = "test"  # training draws from the third, and splits share no problem
+    rows: int = Field(8192, ge=1)  # completions sampled at once; changes memory, not the result
 
 
 class TrainConfig(Strict):
@@ -113,9 +161,11 @@ class TrainConfig(Strict):
 
     out: Path
     task: Annotated[str, AfterValidator(_task)] = "countdown"
-    model: str = "packaged"  # packaged, packaged:medium, a .safetensors file, smollm2, a folder or hub name
+    # packaged, packaged:medium, a .safetensors file, smollm2, a folder or hub name, or a run folder: its newest checkpoint
+    model: str = "packaged"
     seed: int = 0
     device: str = "cpu"
+    sft: Supervised | None = None
     method: Method = Method()
     sampling: Sampling = Sampling()
     learning: Learning = Learning()
@@ -126,11 +176,34 @@ class TrainConfig(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
-        if self.learning.updates > self.sampling.prompts:
+        how = self.sampling
+        if self.learning.updates > how.prompts:
+            raise ValueError(f"learning.updates {self.learning.updates} must not exceed sampling.prompts {how.prompts}")
+        if self.method.curriculum is not None and how.pool is None:
+            raise ValueError("method.curriculum chooses from a pool of problems: set sampling.pool, say to 4096")
+        if how.pool is not None and how.pool < how.most:
+            raise ValueError(f"sampling.pool {how.pool} is too small for a step, which may pose {how.most} problems")
+        if how.refills and not self.method.filters:
             raise ValueError(
-                f"learning.updates {self.learning.updates} must not exceed sampling.prompts {self.sampling.prompts}"
+                "sampling.refills replaces problems of which filters leave nothing: name one in method.filters, "
+                "say dynamic_sampling"
+            )
+        if how.most_prompts is not None and (not how.refills or how.most_prompts < how.prompts):
+            raise ValueError(
+                f"sampling.most_prompts {how.most_prompts} limits refills: set sampling.refills, and at least "
+                f"sampling.prompts {how.prompts}"
             )
         return self
+
+    @property
+    def most_rollouts(self) -> int:
+        """Completions that training draws: just as many, or at most where steps are refilled or failed problems tried again."""
+        tries = 0
+        for spec in self.method.demonstrations:
+            name, given = read_spec(spec)
+            own = {} if ":" in name else find_method(name).settings
+            tries += int({**own, **given}.get("tries", 0))
+        return self.learning.steps * self.sampling.most * (self.sampling.samples + tries)
 
     def warnings(self) -> list[Lint]:
         """What the linter says of this run before it starts, as far as the config tells."""

@@ -19,6 +19,7 @@ from equipoise.errors import UsageError
 from equipoise.models.language_model import LanguageModel, Tokens, score_tokens
 from equipoise.objectives.reduce import token_mean
 from equipoise.tasks.task import Seed, Task
+from equipoise.training.recipe import REFERENCE
 
 Pair = tuple[Prompt, str]  # prompt, completion
 Schedule = Literal["cosine", "constant"]
@@ -37,7 +38,7 @@ class Progress:
 
 
 def make_pairs(
-    task: Task, *, seed: Seed, n: int, split: str = "train", template: str = "{reference}"
+    task: Task, *, seed: Seed, n: int, split: str = "train", template: str = REFERENCE
 ) -> list[tuple[str, str]]:
     """`n` problems with the solution that each was made from, written into `template`.
 
@@ -47,7 +48,7 @@ def make_pairs(
     for problem in task.problems(seed, n, split=split):
         if problem.reference is None or not isinstance(problem.prompt, str):
             raise UsageError(f"problem {problem.id} has no solution to show, or no plain prompt: give your own pairs")
-        text = template.replace("{reference}", problem.reference)
+        text = template.replace(REFERENCE, problem.reference)
         grade = task.grade(problem, Completion(text, finish="stop"))
         if not grade.correct:
             raise UsageError(
@@ -70,6 +71,7 @@ def fine_tune(
     warmup: int = 50,
     weight_decay: float = 0.1,
     clip_norm: float = 1.0,
+    rows: int | None = None,
     every: int = 50,
     say: Callable[[Progress], None] | None = None,
 ) -> tuple[Progress, ...]:
@@ -77,13 +79,14 @@ def fine_tune(
 
         L = −Σ ln p(token) / number of tokens, over the completions' tokens and the one that ends each
 
-    Prompts are read, not learnt. Equal seeds give equal weights on a CPU; the caller's random numbers are left alone.
+    Prompts are read, not learnt. `rows` pairs go through the model at once, None: the whole batch. It changes memory and, but for
+    dropout, not the gradient. Equal seeds give equal weights on a CPU; the caller's random numbers are left alone.
     Every `every` steps, and after the last, `say` hears the progress; the result is all that it heard.
     """
-    _check(model, pairs, steps=steps, batch=batch, lr=lr, warmup=warmup, every=every, schedule=schedule)
+    _check(model, pairs, steps=steps, batch=batch, rows=rows, lr=lr, warmup=warmup, every=every, schedule=schedule)
     data = _encode(model, tokens, pairs)
     optimiser = _optimiser(model, lr, weight_decay)
-    rows = _draw_rows(len(pairs), batch, seed=seed)
+    batches = _draw_rows(len(pairs), batch, seed=seed)
     heard: list[Progress] = []
     losses: list[Tensor] = []
     started, was_training = time.monotonic(), model.training
@@ -94,14 +97,10 @@ def fine_tune(
             rate = lr * share_of_rate(step, steps=steps, warmup=warmup, schedule=schedule)
             for group in optimiser.param_groups:
                 group["lr"] = rate
-            ids_BS, mask_BS, n_prompt = data.take(next(rows))
-            stats = score_tokens(model, ids_BS, mask_BS, n_prompt=n_prompt)
-            loss = token_mean(-stats.logp_BT, step_tokens=int(mask_BS[:, n_prompt:].sum()))
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(_add_gradient(model, data, next(batches), rows=rows or batch))
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
             optimiser.step()
-            losses.append(loss.detach())
             if step % every == 0 or step == steps:
                 heard.append(_report(step, steps, losses, rate, time.monotonic() - started))
                 losses.clear()
@@ -109,6 +108,19 @@ def fine_tune(
                     say(heard[-1])
     model.train(was_training)
     return tuple(heard)
+
+
+def _add_gradient(model: LanguageModel, data: _Encoded, batch_B: Tensor, *, rows: int) -> Tensor:
+    """Of the mean over the tokens of the whole batch, in parts of `rows` pairs; the loss."""
+    step_tokens = int(data.n_completion_N[batch_B].sum())
+    parts = []
+    for part_R in torch.split(batch_B, rows):
+        ids_RS, mask_RS, n_prompt = data.take(part_R)
+        stats = score_tokens(model, ids_RS, mask_RS, n_prompt=n_prompt)
+        loss = token_mean(-stats.logp_BT, step_tokens=step_tokens)
+        loss.backward()  # type: ignore[no-untyped-call]
+        parts.append(loss.detach())
+    return torch.stack(parts).sum()
 
 
 def share_of_rate(step: int, *, steps: int, warmup: int, schedule: Schedule) -> float:
@@ -209,6 +221,7 @@ def _check(
     *,
     steps: int,
     batch: int,
+    rows: int | None,
     lr: float,
     warmup: int,
     every: int,
@@ -216,9 +229,10 @@ def _check(
 ) -> None:
     if not pairs:
         raise UsageError("supervised training needs at least one pair of prompt and completion, found none")
-    if steps < 1 or batch < 1 or every < 1 or warmup < 0:
+    if min(steps, batch, every, 1 if rows is None else rows) < 1 or warmup < 0:
         raise UsageError(
-            f"steps, batch and every must be 1 or more and warmup 0 or more, found {steps}, {batch}, {every} and {warmup}"
+            f"steps, batch, rows and every must be 1 or more and warmup 0 or more, found {steps}, {batch}, {rows}, {every} "
+            f"and {warmup}"
         )
     if not (isfinite(lr) and lr > 0):
         raise UsageError(f"lr is {lr}: use a number above 0, such as 1e-3")

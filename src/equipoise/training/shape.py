@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,10 @@ from equipoise.training.collect import Batch
 from equipoise.training.recipe import Method
 
 VISITS = "visits_PG"  # the input of historical exploration: counts from before this step
-MEASURED = ("keep_PG", "reward_PG", "correct_PG", "answer_PG", "confidence_PG", "n_tokens_PG", "truncated_PG", VISITS)
+READ = ("degenerate_PG", "format_ok_PG")  # read out of a batch where something asks for it
+REFERENCE = ("logp_PGJ", "token_PJ")  # scored where something asks for it: `training.references`
+GROUPS = ("keep_PG", "reward_PG", "correct_PG", "answer_PG", "confidence_PG", "n_tokens_PG", "truncated_PG")
+MEASURED = (*GROUPS, VISITS, *READ, *REFERENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +35,21 @@ class Shaped:
     bonus_PG: np.ndarray
     adv_BT: np.ndarray  # both, on the tokens
     keep_PG: np.ndarray
+    dealt_P: np.ndarray  # places of the problems that are dealt out over the updates
     dropped: Mapping[str, int]  # reason → completions
 
 
 class Shaper:
     """The reward's parts, filters, advantage and bonuses of a recipe; keeps the outcome counter and the controllers."""
 
-    def __init__(self, method: Method) -> None:
-        self.method = method
+    def __init__(self, method: Method, *, refilled: bool = False) -> None:
+        self.method, self.refilled = method, refilled
         self.controllers = {read_spec(spec)[0]: build(spec) for spec in method.controllers}
         self._rewards = [_built(spec) for spec in method.rewards]
         self._filters = [_built(spec) for spec in method.filters]
         self._advantage = _built(method.advantage)
         self._bonuses = [_built(spec) for spec in method.bonuses]
+        self._asked = set().union(*map(_inputs, [*self._rewards, *self._filters, self._advantage, *self._bonuses]))
         self.counter = OutcomeCounter() if any(VISITS in _inputs(call) for call in self._bonuses) else None
 
     @property
@@ -51,30 +57,60 @@ class Shaper:
         """Whether the tokens of the final answer must be known."""
         return bool(self._bonuses) and not self.method.bonus_on_answer
 
-    def shape(self, batch: Batch, mask_BT: np.ndarray, answer_BT: np.ndarray | None = None) -> Shaped:
+    @property
+    def needs_references(self) -> bool:
+        """Whether the reference answers must be scored after each chain of thought."""
+        return bool(self._asked & set(REFERENCE))
+
+    def live_P(self, batch: Batch, references: Mapping[str, np.ndarray]) -> np.ndarray:
+        """(P,) bool: the problems of which the filters leave something. Changes nothing."""
+        keep_PG, _ = self._filter(self._given(batch, references))
+        return np.asarray(keep_PG.any(axis=1))
+
+    def shape(
+        self,
+        batch: Batch,
+        mask_BT: np.ndarray,
+        answer_BT: np.ndarray | None = None,
+        references: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> Shaped:
         """Advantages of a step. It counts the step's answers: call it once a step."""
+        groups, given = batch.groups, self._given(batch, references)
+        if self.counter is not None:
+            self.counter.observe(groups.prompt_ids_P, batch.answers_PG)
+        keep_PG, dropped = self._filter(given)
+        adv_PG = np.where(keep_PG, _run(self._advantage, given), 0.0)
+        bonus_PG = np.where(
+            keep_PG, sum((_run(call, given) for call in self._bonuses), start=np.zeros(adv_PG.shape)), 0.0
+        )
+        adv_BT = spread_advantage(adv_PG, keep_PG, mask_BT, row_PG=groups.row_PG)
+        if self.needs_answer:
+            adv_BT = adv_BT + spread_bonus(bonus_PG, keep_PG, mask_BT, answer_BT, row_PG=groups.row_PG)
+        elif self._bonuses:
+            adv_BT = adv_BT + spread_advantage(bonus_PG, keep_PG, mask_BT, row_PG=groups.row_PG)
+        # A step that is refilled has as many problems to learn from as was asked for, and so has each of its updates.
+        dealt_P = np.flatnonzero(keep_PG.any(axis=1)) if self.refilled else np.arange(len(keep_PG))
+        return Shaped(adv_PG, bonus_PG, adv_BT, keep_PG, dealt_P, dropped)
+
+    def _given(self, batch: Batch, references: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """All that methods may ask for, the reward with its parts."""
         groups = batch.groups
         given = {name: getattr(groups, name) for name in groups.__slots__ if name.endswith("_PG")}
+        given |= {name: getattr(batch, name) for name in READ if name in self._asked} | dict(references)
         if self.counter is not None:
-            given[VISITS] = self.counter.visit(groups.prompt_ids_P, batch.answers_PG)
+            given[VISITS] = self.counter.count(groups.prompt_ids_P, batch.answers_PG)
         given["reward_PG"] = sum((_run(call, given) for call in self._rewards), start=given["reward_PG"])
+        return given
+
+    def _filter(self, given: Mapping[str, Any]) -> tuple[np.ndarray, dict[str, int]]:
+        """What is learnt from, and by reason how many completions are not."""
         kept = scored(reward_PG=given["reward_PG"], keep_PG=given["keep_PG"])
         dropped = dict(kept.counts)
         for call in self._filters:
             # A group's mean is over all that was scored; filters decide what is learnt from, not what it is compared with.
-            found = _run(call, given | {"keep_PG": kept.keep_PG})
-            dropped |= found.counts
-            kept = found
-        adv_PG = np.where(kept.keep_PG, _run(self._advantage, given), 0.0)
-        bonus_PG = np.where(
-            kept.keep_PG, sum((_run(call, given) for call in self._bonuses), start=np.zeros(adv_PG.shape)), 0.0
-        )
-        adv_BT = spread_advantage(adv_PG, kept.keep_PG, mask_BT, row_PG=groups.row_PG)
-        if self.needs_answer:
-            adv_BT = adv_BT + spread_bonus(bonus_PG, kept.keep_PG, mask_BT, answer_BT, row_PG=groups.row_PG)
-        elif self._bonuses:
-            adv_BT = adv_BT + spread_advantage(bonus_PG, kept.keep_PG, mask_BT, row_PG=groups.row_PG)
-        return Shaped(adv_PG, bonus_PG, adv_BT, kept.keep_PG, dropped)
+            kept = _run(call, {**given, "keep_PG": kept.keep_PG})
+            dropped |= kept.counts
+        return kept.keep_PG, dropped
 
     @property
     def budget(self) -> EntropyBudget | None:

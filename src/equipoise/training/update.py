@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from equipoise.training.shape import Shaped, Shaper
 
 GIVEN = "given_weights"  # the weight under which a controller's own token weights enter the objective
 BONUS = "entropy_bonus"  # the regulariser that controllers move
-MEASURED = FIELDS - {"planning_BT", "answer_BT", "top_logp_BTK"}  # what a batch has here, or gets where it is asked for
+MARKS = ("planning_BT", "answer_BT")  # tokens that are marked where some part asks for it
+MEASURED = FIELDS - {"top_logp_BTK"}  # what a batch has here, or gets where it is asked for
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class Updater:
         self.temperature, self.seed = temperature, seed
         self.objective = _objective(shaper)
         self.needs = _needs(self.objective)
+        self.marks = tuple(name for name in MARKS if any(name in part.inputs for part in self.objective.parts))
         self.draws = {
             f"{part.name}.seed": part.settings["seed"] for part in self.objective.parts if "seed" in part.settings
         }
@@ -73,8 +76,21 @@ class Updater:
             weight_decay=learning.weight_decay,
         )
 
-    def step(self, samples: Samples, shaped: Shaped, *, step: int) -> dict[str, float]:
-        """All updates on one batch of completions; what to log of them."""
+    def step(
+        self,
+        samples: Samples,
+        shaped: Shaped,
+        *,
+        step: int,
+        marks: Mapping[str, np.ndarray] = MappingProxyType({}),
+        lesson: Samples | None = None,
+        coef: float = 0.0,
+    ) -> dict[str, float]:
+        """All updates on one batch of completions; what to log of them. `marks` has the tokens that `self.marks` names.
+
+        A `lesson` has completions to imitate: each update takes its share of them, `coef` · −ln π summed over their tokens and
+        divided by those of the update, theirs included.
+        """
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning.lr * min(1.0, step / max(self.learning.warmup, 1))
         device = samples.ids_BT.device
@@ -84,30 +100,30 @@ class Updater:
             weights_BT = torch.as_tensor(plan.weights_BT, dtype=torch.float32, device=device)
             logged = logged | {"entropy_budget.weight": plan.weight}
         adv_BT = torch.as_tensor(shaped.adv_BT, dtype=torch.float32, device=device)
-        first, means = Means(), Means()
+        marked = {name: torch.as_tensor(marks[name], device=device) for name in self.marks}
+        lessons = self._shares(lesson)
+        first, means, taught = Means(), Means(), Means()
         norms: list[Tensor] = []
         losses: list[float] = []
-        for number, rows in enumerate(self._mini_batches(shaped.keep_PG, step)):
-            if not len(rows):
+        for number, rows in enumerate(self._mini_batches(shaped, step)):
+            share = lessons[number]
+            if not len(rows) and share is None:
                 continue
-            at = rows.to(device)
-            mini = samples.take(at)
-            width = mini.ids_BT.shape[1]
-            whole = TokenBatch(mini.logp_BT, mini.logp_BT, adv_BT[at, :width], mini.mask_BT, entropy_BT=mini.entropy_BT)
-            given = {} if weights_BT is None else {GIVEN: weights_BT[at, :width]}
-            # Some parts draw tokens: others in every update.
-            drawn = {key: seed_of(self.seed, key, start, step, number) for key, start in self.draws.items()}
-            chosen = self.objective.prepare(whole, settings=settings | drawn, given=given)
             self.optimiser.zero_grad(set_to_none=True)
             total = 0.0
-            for part in _parts(len(rows), self.learning.rows, device):
-                taken = mini.take(part)
-                batch = self._batch(taken, whole.rows(part), moved=bool(losses))
-                cut = _cut(chosen.rows(part), batch.logp_BT.shape[1])
-                loss = self.objective(batch, settings=settings | drawn, chosen=cut)
-                loss.backward()  # type: ignore[no-untyped-call]
-                total += float(loss.detach())
-                _count(means if losses else first, batch, taken.logp_BT)
+            at = rows.to(device)
+            if len(rows):
+                mini = samples.take(at)
+                width = mini.ids_BT.shape[1]
+                tensors = {name: tensor_BT[at, :width] for name, tensor_BT in {"adv_BT": adv_BT, **marked}.items()}
+                given = {} if weights_BT is None else {GIVEN: weights_BT[at, :width]}
+                # Some parts draw tokens: others in every update.
+                drawn = {key: seed_of(self.seed, key, start, step, number) for key, start in self.draws.items()}
+                counted = means if losses else first
+                total += self._reinforce(mini, tensors, given, settings | drawn, counted, moved=bool(losses))
+            if share is not None:
+                n_tokens = int(samples.mask_BT[at].sum()) + int(share.mask_BT.sum())
+                total += self._imitate(share, coef / n_tokens, taught)
             norms.append(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.learning.clip_norm))
             if not bool(norms[-1].isfinite()):  # before the weights are nan, and saved
                 raise FloatingPointError(
@@ -117,10 +133,59 @@ class Updater:
             losses.append(total)
         if not losses:  # every completion was filtered out
             return logged
-        before, after = first.read(), means.read() or first.read()
         found = {"loss": float(np.mean(losses)), "grad_norm": float(torch.stack(norms).mean())}
-        found |= {"mismatch": before["gap"], "kl_to_sampler": after["k3"]}
-        return found | ({"kl_to_reference": before["ref_kl"]} if "ref_kl" in before else {}) | logged
+        before, after = first.read(), means.read() or first.read()
+        read = {
+            "mismatch": before.get("gap"),
+            "kl_to_sampler": after.get("k3"),
+            "kl_to_reference": before.get("ref_kl"),
+        }
+        read |= {"critique/nll": taught.read().get("nll")}
+        return found | {name: value for name, value in read.items() if value is not None} | logged
+
+    def _reinforce(
+        self,
+        mini: Samples,
+        tensors: Mapping[str, Tensor],
+        given: Mapping[str, Tensor],
+        settings: Mapping[str, Any],
+        means: Means,
+        *,
+        moved: bool,
+    ) -> float:
+        """Adds the gradient of the objective on one update's completions; the loss."""
+        known: dict[str, Any] = {"mask_BT": mini.mask_BT, "entropy_BT": mini.entropy_BT, **tensors}
+        whole = TokenBatch(mini.logp_BT, mini.logp_BT, **known)
+        chosen = self.objective.prepare(whole, settings=settings, given=given)
+        total = 0.0
+        for part in _parts(len(mini.finish), self.learning.rows, mini.ids_BT.device):
+            taken = mini.take(part)
+            batch = self._batch(taken, whole.rows(part), moved=moved)
+            cut = _cut(chosen.rows(part), batch.logp_BT.shape[1])
+            loss = self.objective(batch, settings=settings, chosen=cut)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+            _count(means, batch, taken.logp_BT)
+        return total
+
+    def _shares(self, lesson: Samples | None) -> list[Samples | None]:
+        """A lesson dealt out over the updates, in turn."""
+        n = self.learning.updates
+        if lesson is None:
+            return [None] * n
+        places_B = torch.arange(len(lesson.finish), device=lesson.ids_BT.device)
+        return [lesson.take(places_B[number::n]) if len(places_B[number::n]) else None for number in range(n)]
+
+    def _imitate(self, share: Samples, scale: float, taught: Means) -> float:
+        """Adds the gradient of `scale` · Σ −ln π; the loss."""
+        total = 0.0
+        for part in _parts(len(share.finish), self.learning.rows, share.ids_BT.device):
+            taken = share.take(part)
+            nll = -self._stats(self.model, taken).logp_BT.sum()
+            (scale * nll).backward()  # type: ignore[no-untyped-call]
+            total += scale * float(nll.detach())
+            taught.add(int(taken.mask_BT.sum()), nll=nll.detach())
+        return total
 
     def _plan(self, samples: Samples, shaped: Shaped) -> Plan | None:
         """The entropy budget's weights, from a pass over the whole step; None where there is no such controller."""
@@ -137,9 +202,10 @@ class Updater:
         budget.observe(tally_tokens(entropy, mask), plan.predicted)
         return plan
 
-    def _mini_batches(self, keep_PG: np.ndarray, step: int) -> Iterator[Tensor]:
+    def _mini_batches(self, shaped: Shaped, step: int) -> Iterator[Tensor]:
         """Rows of the kept completions, problems dealt out at random over the updates."""
-        order = np.random.default_rng(seed_of(self.seed, "updates", step)).permutation(len(keep_PG))
+        keep_PG = shaped.keep_PG
+        order = np.random.default_rng(seed_of(self.seed, "updates", step)).permutation(shaped.dealt_P)
         rows_PG = np.arange(keep_PG.size).reshape(keep_PG.shape)
         for problems in np.array_split(order, self.learning.updates):
             problems = np.sort(problems)
@@ -161,7 +227,7 @@ class Updater:
         """
         stats = self._stats(self.model, samples)
         width = samples.ids_BT.shape[1]
-        extra: dict[str, Any] = {}
+        extra: dict[str, Any] = {name: getattr(rows, name)[:, :width] for name in self.marks}
         if "ref_logp_BT" in self.needs:
             with torch.no_grad():
                 extra["ref_logp_BT"] = self._stats(self.reference, samples).logp_BT

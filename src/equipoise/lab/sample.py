@@ -1,0 +1,141 @@
+"""A pool of completions, recorded: problems × samples × budgets from a model or a server, graded, into a run folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from equipoise.base import Sampler, Sampling
+from equipoise.errors import UsageError
+from equipoise.lab.interrupting import run_to_end
+from equipoise.lab.open_model import Opened, open_sampler
+from equipoise.lab.sample_draws import Job, Served, draw_batches
+from equipoise.lab.sample_record import Recorder, Sampled, Say, count_pool, describe_pool, find_recorded
+from equipoise.rollouts.writer import RunWriter
+from equipoise.tasks.asking import ask, default_split, find_task_or_file, posed_as_chat
+from equipoise.tasks.task import Task
+
+K = 20  # likeliest tokens of a token confidence, https://arxiv.org/abs/2508.15260
+ROWS, LONG_ROWS = 4096, 64  # completions at once: of the small GPT, and of a model whose cache is large
+
+
+def sample(
+    model: str | Path | Sampler,
+    task: str | Task,
+    out: str | Path,
+    *,
+    problems: int = 100,
+    samples: int = 16,
+    budgets: Sequence[int] = (),
+    answer_tokens: int | None = None,
+    max_tokens: int | None = None,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    split: str | None = None,
+    seed: int = 0,
+    tokens: float = 1.0,
+    top_logprobs: int | None = K,
+    chat: bool | None = None,
+    served: str | None = None,
+    device: str = "cpu",
+    rows: int | None = None,
+    at_once: int = 16,
+    say: Say = lambda line: None,
+) -> Sampled:
+    """Draw `samples` completions of each of `problems` problems and record them. Started again, it goes on with what is missing.
+
+    `model`: see `open_sampler`; `served`: which of a server's models. `task`: a task's spec, or a problem file;
+    `split`: default "all" of a file, else "test".
+    `budgets`: each is a limit on a completion's tokens, instead of `max_tokens`; with `answer_tokens` it limits the thinking, and
+    so many more are for the answer (models whose thinking has marks, servers that know a thinking budget). `tokens`: the share of the problems whose token
+    lists are recorded; trace confidences are recorded of all. `top_logprobs`: k of the token confidences, None: none are asked for.
+    `chat`: prompts as a user's message; default where the model has a template, or is a server.
+    `rows`, `at_once`: completions at once in this process, problems at once from a server; they change no result.
+    """
+    started = time.perf_counter()
+    _check(problems, samples, budgets, answer_tokens, tokens, top_logprobs)
+    asked = find_task_or_file(task) if isinstance(task, str) else task
+    split = default_split(asked) if split is None else split
+    folder = Path(out)
+    opened = open_sampler(model, served=served, device=device)
+    chat = opened.chat if chat is None else chat
+    limit = opened.max_tokens if max_tokens is None else max_tokens
+    settings = {
+        "task": task if isinstance(task, str) else asked.env, "problems": problems, "samples": samples, "budgets": list(budgets),
+        "answer_tokens": answer_tokens, "max_tokens": None if budgets else limit, "temperature": temperature, "top_p": top_p,
+        "split": split, "seed": seed, "tokens": tokens, "top_logprobs": top_logprobs, "chat": chat,
+    }  # fmt: skip
+    have = find_recorded(folder, opened.name, settings)
+    posed = [posed_as_chat(p) if chat else p for p in asked.problems(("sample", seed), problems, split=split)]
+    how = Sampling(max_tokens=limit, temperature=temperature, top_p=top_p, top_logprobs=top_logprobs)
+    jobs = [
+        Job(problem, ask(asked, problem, _with_budget(how, budget, answer_tokens), seed=seed), budget, missing)
+        for problem in posed  # a problem with all its budgets, then the next: what Ctrl-C leaves can be compared
+        for budget in budgets or (None,)
+        if (missing := tuple(sorted({*range(samples)} - have.get((problem.id, budget), set()))))
+    ]
+    writer = RunWriter(folder, describe_pool(folder, opened, settings, how))
+    recorder = Recorder(writer, asked, share=tokens, temperature=temperature, n_jobs=len(jobs), say=say)
+    if have and jobs:
+        say(f"{folder} has {sum(map(len, have.values())):,} completions already; {len(jobs):,} of its groups lack some")
+    interrupted = _draw(opened, jobs, recorder, samples=samples, rows=rows, at_once=at_once)
+    return count_pool(folder, recorder, seconds=time.perf_counter() - started, interrupted=interrupted)
+
+
+def _check(
+    problems: int,
+    samples: int,
+    budgets: Sequence[int],
+    answer_tokens: int | None,
+    tokens: float,
+    top_logprobs: int | None,
+) -> None:
+    if problems < 1 or samples < 1 or not 0 <= tokens <= 1 or (top_logprobs is not None and top_logprobs < 1):
+        raise UsageError(
+            f"a pool of {problems} problems × {samples} samples with tokens of a share {tokens:g} and top_logprobs={top_logprobs}: "
+            "use 1 or more of each, a share from 0 to 1, and top_logprobs=None for no log-probs"
+        )
+    least = 1 if answer_tokens is None else 0  # thinking may be forbidden, an answer needs a token
+    if len(set(budgets)) < len(budgets) or any(budget < least for budget in budgets):
+        raise UsageError(
+            f"budgets are different numbers of {least} or more tokens, found {', '.join(map(str, budgets))}"
+        )
+
+
+def _with_budget(how: Sampling, budget: int | None, answer_tokens: int | None) -> Sampling:
+    if budget is None:
+        return how
+    if answer_tokens is None:
+        return replace(how, max_tokens=budget)
+    return replace(how, max_tokens=budget + answer_tokens, thinking_budget=budget)
+
+
+def _draw(
+    opened: Opened, jobs: Sequence[Job], recorder: Recorder, *, samples: int, rows: int | None, at_once: int
+) -> bool:
+    """Draws and records; whether Ctrl-C ended it early."""
+    if not jobs:
+        return False
+    if opened.loaded is None:
+        served = Served(opened.sampler, at_once=at_once)
+        try:
+            run_to_end(lambda: served.run(jobs, recorder.add), stop=served.stop)
+        finally:
+            recorder.flush()
+        return served.stopped
+    from equipoise.models.gpt import GPT
+
+    most = rows or (ROWS if isinstance(opened.loaded.model, GPT) else LONG_ROWS)
+    try:
+        for batch in draw_batches(opened.loaded, jobs, samples=samples, rows=most):
+            for got in batch:
+                recorder.add(got)
+            recorder.flush()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        recorder.flush()
+        recorder.tell_vocabulary(opened.loaded.tokens)
+    return False

@@ -1,0 +1,1 @@
+"""One file per backend that completions are drawn from."""
