@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -16,7 +15,6 @@ from equipoise.tasks.table import find_task
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "infer" / "recorded"
 POOLS = {
-    "thinker": ("packaged:thinker", "countdown:numbers=3", (0, 16, 32, 64, 128)),
     "small": ("packaged", "countdown", (None,)),
 }
 COLUMNS = ["prompt_id", "budget", "sample_index", "completion", "answer", "correct", "n_tokens", "extra"]
@@ -44,9 +42,9 @@ def test_every_problem_has_64_samples_at_every_budget_in_less_than_10_megabytes(
 
 
 def test_accuracy_is_neither_hopeless_nor_done(pool):
-    name, rows = pool
+    _, rows = pool
     by_budget = rows.groupby("budget", dropna=False)["correct"].mean()
-    assert ((by_budget > 0.3) & (by_budget < 0.6)).sum() >= (1 if name == "small" else 2)
+    assert ((by_budget > 0.3) & (by_budget < 0.6)).all()
     assert rows["correct"].notna().all()
 
 
@@ -75,23 +73,6 @@ def test_token_lists_of_a_tenth_and_trace_confidences_of_all(pool):
         for rule, value in told.items():
             assert value == pytest.approx(trace_confidence(row.token_confidences, rule), abs=1e-3)
     assert all(set(json.loads(extra)["trace_confidences"]) == set(RULES) for extra in rows["extra"].sample(300))
-
-
-def test_the_thinker_keeps_its_budget_and_answers():
-    paths = sorted((FOLDER / "thinker").glob("rollouts/*/*.parquet"))
-    rows = pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
-    assert (rows["n_thinking"] <= rows["budget"]).all()
-    assert (rows["thinking"].str.len() <= rows["budget"]).all()
-    assert not rows["completion"].str.contains(r"[\[\]]").any()
-    assert rows["answer"].notna().mean() > 0.95
-    mean = rows.groupby("budget")["correct"].mean()
-    assert mean[128] > mean[0]  # thinking pays
-    # The budget cuts one and the same thought: what is shorter is the beginning of what is longer.
-    short, long = (
-        rows[rows["budget"] == budget].set_index(["prompt_id", "sample_index"])["thinking"] for budget in (32, 64)
-    )
-    both = pd.concat([short, long], axis=1, keys=["short", "long"])
-    assert np.mean([long.startswith(short) for short, long in both.itertuples(index=False)]) > 0.99
 
 
 def test_pools_open_through_the_readers_and_replay(pool):

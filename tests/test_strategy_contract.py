@@ -27,7 +27,7 @@ SHARED = {target for target, rows in Counter(find_method(name).target for name i
 ONE = {"n": 1, "turns": 1, "cap": 1, "warmup": 1, "wait": 0}
 # What depends on the order of the completions: those that take one, a chain of them, or stop early.
 ORDERED = {
-    "single", "revision", "cap", "budget_forcing", "adaptive_consistency", "esc", "anytime", "deepconf_online",
+    "single", "revision", "cap", "budget_forcing", "adaptive_consistency", "esc", "anytime", "settled", "deepconf_online",
 }  # fmt: skip
 
 SAYS = ("4", "7", "?", "4", "9", "4", "7", "?")
