@@ -114,6 +114,7 @@ ADVANTAGES: tuple[Method, ...] = (
             "it acts only where exactly one is right",
             "the released code passes rewards other than 0 and 1 through as their own advantage; here they are refused",
         ),
+        status="mixed",
     ),
     Method(
         "dynamic_sampling",

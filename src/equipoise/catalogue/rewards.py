@@ -100,6 +100,7 @@ REWARDS: tuple[Method, ...] = (
             _UNREADABLE,
             _REVIEW,
         ),
+        status="neutral",
     ),
     Method(
         "brier",

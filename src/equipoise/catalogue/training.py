@@ -179,6 +179,7 @@ TRAINING: tuple[Method, ...] = (
         ),
         equation="L = -coef H",
         inputs=("entropy_BT", "mask_BT"),
+        status="neutral",
     ),
     Method(
         "forking",
@@ -210,6 +211,7 @@ TRAINING: tuple[Method, ...] = (
         ),
         equation="weight = 1[H >= the (1 - share) quantile of H over the step]",
         inputs=("entropy_BT", "mask_BT"),
+        status="neutral",
     ),
     Method(
         "planning_credit",
@@ -255,6 +257,7 @@ TRAINING: tuple[Method, ...] = (
         traps=(_PREPARE, "the band (1, 5) is for advantages divided by their standard deviation"),
         equation="as clip_cov, means and N over the step",
         inputs=_POLICY,
+        status="mixed",
     ),
     Method(
         "kl_cov",
@@ -361,6 +364,7 @@ TRAINING: tuple[Method, ...] = (
         ),
         equation="L = coef (exp(-d) - 1 + d), d = ln pi - ln pi_ref (k3); or k1 d, k2 d^2 / 2, exact",
         inputs=("logp_BT", "mask_BT", "ref_logp_BT"),
+        status="mixed",
     ),
     Method(
         "kl_corrected",

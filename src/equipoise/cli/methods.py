@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 STATUS = {
     "untested": "not yet compared in a study of ours",
     "proven": "helped in a study of ours",
+    "mixed": "compared in a study of ours: more of pass@k kept than by plain GRPO, less than by cooling the base model",
     "neutral": "compared in a study of ours, where it did not help",
 }
 
