@@ -1,4 +1,4 @@
-"""`sample` and `solve` by way of a real server: what it streams is recorded, and a strategy answers under a budget."""
+"""`sample`, `solve` and `probe` by way of a real server: what it streams is recorded, and a strategy answers under a budget."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import pandas as pd
 import pytest
 
+from equipoise.base import Sampling
+from equipoise.lab.probe import probe
 from equipoise.lab.sample import sample
 from equipoise.lab.solve import solve
 
@@ -32,3 +34,33 @@ def test_a_question_is_answered_under_a_budget(llama_server):
     choice = solve("What is 2+2? Answer with a number only.", f"{llama_server}/v1", strategy="majority:n=3", budget=20)
     assert choice.spent.generated <= 20
     assert choice.drawn
+
+
+def test_deepconf_stops_unsure_traces_at_the_server(llama_server):
+    """Keep a twentieth: all traces after the warm-up but the surest are below its best lowest group, and are stopped early."""
+    strategy = "deepconf_online:keep=0.05,warmup=3,cap=8,window=4,k=5,ballots=8,at_once=3"
+    choice = solve("Write a story.", f"{llama_server}/v1", strategy=strategy, how=Sampling(max_tokens=24))
+    stopped = [c for c in choice.drawn if c.finish == "confidence"]
+    assert len(choice.drawn) == 8
+    assert stopped
+    for completion in stopped:
+        confidences = list(completion.token_confidences)
+        assert len(confidences) >= 4
+        best = max(min(_means(list(each.token_confidences), 4)) for each in choice.drawn[:3])
+        assert min(_means(confidences, 4)) < best
+    assert choice.spent.cancelled == sum(c.n_tokens for c in stopped)
+
+
+def _means(values, window):
+    window = min(window, len(values))
+    return [sum(values[i : i + window]) / window for i in range(len(values) - window + 1)]
+
+
+def test_a_probe_runs_through_the_server(llama_server, tmp_path):
+    found = probe(f"{llama_server}/v1", "chains", tmp_path / "probe", budgets=(4, 8, 16), samples=2, problems=3)
+    told = found.to_dict()
+    rows = pd.concat([pd.read_parquet(path) for path in (tmp_path / "probe").glob("rollouts/*/*.parquet")])
+    assert len(rows) == 3 * 3 * 2
+    assert (rows["n_tokens"] <= rows["budget"]).all()
+    assert told["budgets"] == [4, 8, 16]
+    assert told["inflated"] is None  # three problems are not enough to say
