@@ -25,8 +25,10 @@ from equipoise.lab.measure_thinker import (  # noqa: E402
     think_long,
 )
 from equipoise.lab.search_traces import Piece, Trace  # noqa: E402
+from equipoise.models.checkpoint import load_gpt  # noqa: E402
 from equipoise.models.gpt import GPT  # noqa: E402
 from equipoise.models.language_model import hidden_states  # noqa: E402
+from equipoise.models.packaged import packaged_model  # noqa: E402
 from equipoise.tasks.table import find_task  # noqa: E402
 
 SMALL = Recipe(width=16, layers=1, heads=2, traces=60, steps=3, warmup=1, batch_tokens=600)
@@ -166,3 +168,16 @@ def test_measuring_holds_together(wild):
     assert told["forced"][2]["tokens"] >= told["capped"][2]["tokens"] >= told["capped"][0]["tokens"]
     assert all(row["tokens"] >= 3 for row in told["capped"])
     assert np.isfinite(told["capped"][2]["answer_entropy"]["value"])
+
+
+def test_the_packaged_thinker_is_of_this_recipe_and_thinking_pays():
+    path = packaged_model("thinker")
+    assert path.stat().st_size < 3_000_000
+    model, tokens = load_gpt(path)
+    assert model.config == Recipe().config
+    assert tokens == TOKENS
+    told = measure_thinker(model.float(), tokens, find_task(TASK), problems=40, samples=4, budgets=(0, 96))
+    at_once, later = (row["accuracy"]["value"] for row in told["capped"])
+    # Shares near .34 and .7 of 160 draws each.
+    assert later - at_once > 0.15
+    assert told["forced"][1]["accuracy"]["value"] < later  # made to go on, it loses what it had

@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from equipoise.files import atomic_write
 from equipoise.lab.sample import sample
 from equipoise.lab.sample_record import Sampled
@@ -22,7 +25,7 @@ SEED = 0
 
 # Settings of `sample`. Token lists of a tenth of the problems: more would not stay below 10 MB.
 POOLS: dict[str, dict[str, Any]] = {
-    # Needs the weights that equipoise.lab.make_thinker writes. Not recorded here.
+    # A little over 10 MB, and so not recorded here.
     "thinker": {
         "model": "packaged:thinker",
         "task": "countdown:numbers=3",
@@ -71,10 +74,33 @@ def command(name: str) -> str:
 
 def make_pool(name: str, folder: Path, *, device: str = "cpu") -> Sampled:
     found = sample(**POOLS[name], out=folder, seed=SEED, device=device, say=print)
+    pack(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*.parquet"))
     with atomic_write(folder / "README.md") as handle:
         handle.write(readme(name, found.to_dict(), size).encode())
     return found
+
+
+def pack(folder: Path) -> None:
+    """All parts as one, packed tighter: what is written once and kept need not be fast to write."""
+    home = folder / "rollouts" / "step=none"
+    parts = sorted(home.glob("part-*.parquet"))
+    table = pa.concat_tables([pq.ParquetFile(part).read() for part in parts])
+    floats = [f"{field.name}.list.element" for field in table.schema if field.type == pa.list_(pa.float32())]
+    words = [field.name for field in table.schema if pa.types.is_string(field.type)] + ["token_ids.list.element"]
+    with atomic_write(parts[0]) as handle:
+        pq.write_table(
+            table,
+            handle,
+            row_group_size=8192,
+            compression="zstd",
+            compression_level=19,
+            use_dictionary=words,
+            use_byte_stream_split=floats,
+            store_schema=False,
+        )
+    for part in parts[1:]:
+        part.unlink()
 
 
 def readme(name: str, told: Mapping[str, Any], size: int) -> str:

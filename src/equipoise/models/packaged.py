@@ -1,7 +1,7 @@
 """The models inside the package: small GPTs that can do four-number Countdown a little, and so have something to learn.
 
-How they were made: `lab.make_packaged`. What they can do: `benchmarks/packaged_model`. `lab.make_thinker` makes one that thinks before it
-answers; its weights are not part of the package.
+How they were made: `lab.make_packaged`, and `lab.make_thinker` for the one that thinks before it answers. What the first can do:
+`benchmarks/packaged_model`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_TOKENS = 20  # of a completion: the longest solution has 15 characters and i
 
 
 def packaged_model(size: str = "small") -> Path:
-    """The checkpoint of this name, for `load_model`: small has 0.33 M parameters, for a CPU, medium 1.8 M."""
+    """The checkpoint of this name, for `load_model`: small has 0.33 M parameters, for a CPU, medium 1.8 M, thinker 0.45 M."""
     if size not in (*SIZES, THINKER):
         raise unknown_name("packaged model", size, (*SIZES, THINKER))
     path = Path(str(files("equipoise.models") / "weights" / file_name(size)))
