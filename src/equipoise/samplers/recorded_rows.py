@@ -231,7 +231,9 @@ def _traces(gathered: _Gathered, order_R: np.ndarray, confidences: TokenLists | 
 
     def tell(rule: str, row: int, value: Any) -> None:
         if isinstance(value, int | float):
-            traces.setdefault(rule, np.full(len(order_R), np.nan))[row] = value
+            if rule not in traces:
+                traces[rule] = np.full(len(order_R), np.nan)
+            traces[rule][row] = value
 
     for row, source in enumerate(order_R.tolist()):
         told = gathered.extra.get(source, {}).get(TRACES)
