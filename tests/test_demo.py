@@ -69,6 +69,23 @@ def test_differences_are_those_of_the_recorded_problems(told):
         assert change["n"] == 24
 
 
+def test_all_policies_spend_the_same_tokens_and_a_checked_search_finds_what_the_samples_hold(told):
+    found, folder = told
+    policies = [("plain", 0, found["base_spending"])] + [(arm["arm"], 2, arm["spending"]) for arm in found["arms"]]
+    for arm, step, spending in policies:
+        rows = pd.concat(pd.read_parquet(p) for p in (folder / arm / "rollouts" / f"step={step:06d}").glob("*.parquet"))
+        rows = rows[rows["split"] == "test"]
+        by_way = {way["strategy"]: way for way in spending}
+        assert list(by_way) == ["single", "majority", "best_of_n"]
+        for name, way in by_way.items():
+            assert way["accuracy"]["n"] == 24
+            assert way["tokens"]["value"] <= 256
+            # 16 samples of at most 16 tokens: all of them fit, and the checker finds a right one wherever there is one.
+            if name == "best_of_n":
+                assert way["accuracy"]["value"] == pytest.approx(rows.groupby("prompt_id")["correct"].any().mean())
+                assert way["tokens"]["value"] == pytest.approx(rows.groupby("prompt_id")["n_tokens"].sum().mean())
+
+
 def test_a_folder_that_holds_a_run_is_refused(told):
     _, folder = told
     result = CliRunner().invoke(app, ["demo", "-o", str(folder), "--steps", "1"])

@@ -3,7 +3,7 @@
     python -m benchmarks.train.arms studies/quick.toml --jobs 1,2
     python -m benchmarks.train.arms studies/collapse.toml base.device=cuda base.learning.steps=50 --jobs 4 --json arms.json
 
-Runs `equipoise study` from nothing in a temporary folder, once for every number of --jobs, and times it from start to end. What is
+Runs `equipoise study` from nothing, in a temporary folder or in that of --keep, once for every number of --jobs, and times it from start to end. What is
 reported is what ran: runs, steps and completions are counted in the folders that it wrote.
 """
 
@@ -24,9 +24,12 @@ from benchmarks.train.run import ROOT, command_line, machine
 from equipoise.rollouts.folder import open_folder
 
 
-def time_study(study: Path, settings: Sequence[str], jobs: int) -> dict[str, Any]:
+def time_study(study: Path, settings: Sequence[str], jobs: int, kept: Path | None = None) -> dict[str, Any]:
+    """`kept`: a folder that does not exist yet, where the study stays."""
     with tempfile.TemporaryDirectory(prefix="equipoise-benchmark-") as home:
-        out = Path(home) / "study"
+        out = kept or Path(home) / "study"
+        if out.exists():
+            raise SystemExit(f"{out} exists: finished runs would not be timed; name another folder")
         arguments = ["study", str(study), *settings, f"out={out}", "--jobs", str(jobs), "--json"]
         call = [sys.executable, "-c", "from equipoise.cli.main import run; run()", *arguments]
         started = time.perf_counter()
@@ -65,10 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="settings that replace those of the file")
     parser.add_argument("--jobs", type=lambda text: [int(n) for n in text.split(",")], default=[1, 2])
     parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--keep", type=Path, help="folder for the study, with one number of --jobs")
     args = parser.parse_intermixed_args(arguments)
+    if args.keep and len(args.jobs) > 1:
+        parser.error("--keep keeps one study: give one number of --jobs")
     found = []
     for jobs in args.jobs:
-        found.append(time_study(args.study, args.settings, jobs))
+        found.append(time_study(args.study, args.settings, jobs, args.keep))
         print(json.dumps(found[-1]), file=sys.stderr)
     device = next((pair.partition("=")[2] for pair in args.settings if pair.startswith("base.device=")), "cpu")
     result = {

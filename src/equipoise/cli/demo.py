@@ -26,7 +26,7 @@ def demo(
     cards: Annotated[bool, typer.Option("--cards", help="only diagnose one bundled example run per verdict")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print only JSON on stdout")] = False,
 ) -> None:
-    """Train the packaged model twice, see its exploration collapse and be kept, and diagnose both.
+    """Train the packaged model twice, see its exploration collapse and be kept, diagnose both and spend tokens with both.
 
     Takes about five minutes on two cores and needs the extra train; --cards takes seconds and does not.
 
@@ -48,20 +48,28 @@ def demo(
 def _show(found: Demo) -> None:
     from equipoise.cli.card import print_card
     from equipoise.lab.demo import PLAIN, TITLES
+    from equipoise.lab.demo_spending import WAYS
 
     for arm in found.arms:
         print_card(arm.diagnosis, title=f"{TITLES[arm.name]}  ({arm.trained.folder})")
         typer.echo("")
-    rows: list[tuple[str, ...]] = [("", "pass@1", "pass@64", "distinct answers where none is right", "entropy")]
-    rows.append(("base model", *_numbers(found.base)))
-    rows += [(TITLES[arm.name], *_numbers(arm.trained.after[0])) for arm in found.arms]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    policies = [("base model", found.base, found.base_spending)]
+    policies += [(TITLES[arm.name], arm.trained.after[0], arm.spending) for arm in found.arms]
+    heads = ("", "pass@1", "pass@64", "distinct answers where none is right", "entropy")
+    _print_columns([heads, *((title, *_numbers(evaluated)) for title, evaluated, _ in policies)])
+    typer.echo("")
+    spent = [(title, *(f"{spending.accuracy[way].value:.3f}" for way in WAYS)) for title, _, spending in policies]
+    _print_columns([("right answers, by how tokens are spent", *WAYS.values()), *spent])
     typer.echo("")
     for arm in found.arms:
         typer.echo(f"{TITLES[arm.name]} against the base model: {_differences(arm.changes)}.")
     typer.echo(f"Kept against {TITLES[PLAIN]}: {_differences(found.kept_minus_plain)}.")
+
+
+def _print_columns(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _numbers(found: Evaluated) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 Two runs from one model, on the same problems with the same seeds and as many rollouts: plain GRPO, and the same with an exact KL to
 the base model and a penalty on equal answers in a group. Both are evaluated on held-out problems, problem by problem against
-the base model, and diagnosed.
+the base model, and diagnosed; then all three policies spend the same tokens on a question in several ways.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from equipoise.base import Diagnosis, Estimate
 from equipoise.diagnosis.verdict import diagnose
+from equipoise.lab.demo_spending import Spending, spend
 from equipoise.measures.html import html_line, number_cell
 from equipoise.measures.intervals import paired_difference
 from equipoise.measures.passk import pass_at_k_of
@@ -42,11 +43,13 @@ class Arm:
     trained: Trained
     changes: tuple[Estimate, ...]  # pass@1 and pass@k minus the base model's, k all samples
     diagnosis: Diagnosis
+    spending: Spending
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
     base: Evaluated
+    base_spending: Spending
     arms: tuple[Arm, ...]
     kept_minus_plain: tuple[Estimate, ...]
 
@@ -55,8 +58,9 @@ class Demo:
             return [estimate.to_dict() for estimate in estimates]
 
         return {
-            "schema": "equipoise.demo/2",
+            "schema": "equipoise.demo/3",
             "base": told(self.base.estimates),
+            "base_spending": self.base_spending.to_dict(),
             "arms": [
                 {
                     "arm": arm.name,
@@ -65,6 +69,7 @@ class Demo:
                     "after": told(arm.trained.after[0].estimates),
                     "against_base": told(arm.changes),
                     "diagnosis": arm.diagnosis.to_dict(),
+                    "spending": arm.spending.to_dict(),
                     "seconds": round(arm.trained.seconds, 1),
                 }
                 for arm in self.arms
@@ -97,11 +102,18 @@ def run_demo(
         how = Evaluation(problems=problems, samples=samples, every=max(steps, 1))
         trained[name] = train(_config(folder / name, method, steps, how), say=say)
     base, plain, kept = trained[PLAIN].before[0], trained[PLAIN].after[0], trained[KEPT].after[0]
+    say("spending the same tokens with each policy")
     arms = tuple(
-        Arm(name, found, _compared(found.after[0].batch, base.batch, "base"), diagnose(found.folder))
+        Arm(
+            name,
+            found,
+            _compared(found.after[0].batch, base.batch, "base"),
+            diagnose(found.folder),
+            spend(found.folder, step=steps, samples=samples),
+        )
         for name, found in trained.items()
     )
-    return Demo(base, arms, _compared(kept.batch, plain.batch, PLAIN))
+    return Demo(base, spend(folder / PLAIN, step=0, samples=samples), arms, _compared(kept.batch, plain.batch, PLAIN))
 
 
 def _config(out: Path, method: Method, steps: int, evaluation: Evaluation) -> TrainConfig:

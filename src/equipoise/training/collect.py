@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,10 +99,23 @@ def collect(
         graphs=graphs,
     )
     completions = read_completions(drawn, tokens)
-    grades = [task.grade(problems[row // samples], completion) for row, completion in enumerate(completions)]
+    grades = _grade_all(task, problems, completions, samples)
     shape = (len(problems), samples)
     answers_PG = np.array([_answer_of(grade) for grade in grades], dtype=object).reshape(shape)
     return Batch(problems, completions, grades, _groups(problems, completions, grades, answers_PG), answers_PG, drawn)
+
+
+def _grade_all(task: Task, problems: list[Problem], completions: list[Completion], samples: int) -> list[Grade]:
+    """Equal completions of a problem, and a policy that has narrowed writes many, are checked once."""
+    known: dict[tuple[Any, ...], Grade] = {}
+    grades = []
+    for row, completion in enumerate(completions):
+        place = row // samples
+        key = (place, completion.text, completion.thinking, completion.finish)
+        if key not in known:
+            known[key] = task.grade(problems[place], completion)
+        grades.append(known[key])
+    return grades
 
 
 def mark_tokens(name: str, batch: Batch, tokens: Tokens, shape: tuple[int, int]) -> np.ndarray:
