@@ -131,6 +131,8 @@ def test_an_arm_changes_only_what_it_sets(tmp_path):
         ({"arms": {"base": {}}}, "'base' cannot name an arm"),
         ({"arms": {"a/b": {}}}, "cannot name an arm"),
         ({"arms": {"a": {"against": "b"}}}, "a is compared with 'b', which is no arm"),
+        ({"only": ("bonus", "other")}, "only names other, and the arms are grpo, bonus"),
+        ({"only": ("bonus",)}, "only has bonus, which is compared with grpo: name that too"),
         ({"arms": {"a": {"learning": {"updates": 9}}}}, "arm a: learning.updates 9 must not exceed"),
         ({"seeds": (1, 1)}, "different seeds"),
         ({"base": {"seed": 3}}, "seed is set by the study"),
@@ -353,6 +355,16 @@ def test_a_stopped_study_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, whe
     assert "3 of 5 runs are finished already" in said
     whole = study(tiny(tmp_path / "whole")).to_dict()
     assert without_times(results) == without_times(whole)
+
+
+def test_a_study_of_some_arms_can_be_widened_without_the_weights_of_the_runs_it_has(tmp_path):
+    tuned = {"tune": {"problems": 8, "samples": 4}, "seeds": (0,)}
+    some = study(tiny(tmp_path / "grown", only=("grpo",), **tuned)).to_dict()
+    assert {row["arm"] for row in some["arms"]} == {"base", "grpo"}
+    for weights in (tmp_path / "grown").rglob("*.safetensors"):
+        weights.unlink()
+    grown = study(tiny(tmp_path / "grown", **tuned)).to_dict()
+    assert without_times(grown) == without_times(study(tiny(tmp_path / "whole", **tuned)).to_dict())
 
 
 def test_a_finished_run_of_other_settings_is_not_taken_for_this_one(done):

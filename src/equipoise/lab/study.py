@@ -61,7 +61,7 @@ def study(
     tick: Say = lambda line: None,
 ) -> Studied:
     """Run what is not finished yet, `jobs` runs side by side, and write the results. `tick` hears of every training step."""
-    started = time.perf_counter()
+    started, config = time.perf_counter(), config.chosen()
     try:
         make_folder(config.out)
     except OSError as problem:

@@ -70,6 +70,9 @@ class StudyConfig(Strict):
     sft: Supervised | None = None  # done once: what it makes of the model is the base, with which every run begins
     base: BaseRun = BaseRun()
     arms: dict[str, Arm] = Field(min_length=1)
+    only: tuple[
+        str, ...
+    ] = ()  # of the arms; none: all of them. Finished runs of others stay, for a study that has more
     plain: str = ""  # the arm the others are compared with; "": the first
     seeds: tuple[int, ...] = (0, 1, 2)
     evaluation: Look = Look()
@@ -83,6 +86,12 @@ class StudyConfig(Strict):
         for name, arm in self.arms.items():
             if (arm.against or self.plain_arm) not in self.arms:
                 raise ValueError(f"{name} is compared with '{arm.against or self.plain}', which is no arm")
+        unknown = [name for name in self.only if name not in self.arms]
+        if unknown:
+            raise ValueError(f"only names {', '.join(unknown)}, and the arms are {', '.join(self.arms)}")
+        for name in self.only:
+            if self.against(name) not in self.only:
+                raise ValueError(f"only has {name}, which is compared with {self.against(name)}: name that too")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds needs one or more different seeds, found {list(self.seeds)}")
         temperatures = self.evaluation.temperatures
@@ -102,6 +111,11 @@ class StudyConfig(Strict):
     def headline(self) -> float:
         """The temperature of the numbers that stand first: the one at which the base run samples."""
         return self.base.sampling.temperature
+
+    def chosen(self) -> StudyConfig:
+        """With the arms that `only` names, and no other."""
+        arms = {name: arm for name, arm in self.arms.items() if not self.only or name in self.only}
+        return self.model_copy(update={"arms": arms, "plain": self.plain_arm})
 
     def against(self, arm: str) -> str:
         return self.arms[arm].against or self.plain_arm
