@@ -63,6 +63,8 @@ def _page(method: Method) -> list[str]:
     lines.append(f"  settings  {', '.join(f'{key} = {value}' for key, value in method.settings.items()) or 'none'}")
     for host in hosts_of(method):
         lines += [f"  {host:<8}  {line}" for line in as_lines(host, settings_for(method, host))]
+    if method.lacking:
+        lines.append(f"  train     not in equipoise train: it would need {method.lacking}")
     lines += [f"  acts only {what.replace('_', '-')}" for what in method.acts_only]
     lines += [f"  trap      {trap}" for trap in method.traps]
     return [*lines, f"  status    {STATUS[method.status]}"]
