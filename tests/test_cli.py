@@ -16,7 +16,7 @@ from equipoise.cli.numbers import MOST_ALIKE, print_estimates
 from equipoise.measures.table import MEASURES
 
 COMMANDS = (
-    "demo", "diagnose", "measure", "convert", "methods", "train", "study", "blend", "sample", "solve", "compare", "probe", "plan"
+    "demo", "diagnose", "measure", "convert", "methods", "train", "study", "blend", "sample", "solve", "compare", "probe", "plan", "doctor"
 )  # fmt: skip
 HOSTILE = "\x1b[31mred\x1b[0m [bold red]x[/bold red]\n\x1b]0;title\x07 \u202eback \x9b2J"
 

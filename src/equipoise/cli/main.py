@@ -19,6 +19,7 @@ from equipoise.cli import (
     convert,
     demo,
     diagnose,
+    doctor,
     measure,
     methods,
     plan,
@@ -51,6 +52,7 @@ app.command("solve")(solve.solve)
 app.command("compare")(compare.compare)
 app.command("probe")(probe.probe)
 app.command("plan")(plan.plan)
+app.command("doctor")(doctor.doctor)
 
 
 def _version(asked: bool) -> None:

@@ -1,0 +1,189 @@
+"""One arm of the TRL run: a real `GRPOTrainer` with the adapter, on Countdown, its record captured.
+
+python -m benchmarks.adapters.trl_arm ARM (a JSON object; started by trl_run.py). The last line printed is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from equipoise.adapters.trl import Capture, Exploration, explore
+from equipoise.base import Answer, Completion
+from equipoise.tasks.countdown import Countdown
+
+TASK = Countdown(numbers=2, largest=9, operators="+-*", target_to=30)
+PROBLEMS = 80  # of the 89 that the task has for training: they come again every few steps
+SHOTS = 6  # solved examples before the question: without them this model hardly ever writes an expression
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    name: str
+    folder: str  # of the model
+    out: str
+    exploration: tuple[str, ...] = ()
+    seed: int = 0
+    device: str = "cpu"
+    steps: int = 60
+    prompts: int = 16
+    samples: int = 16
+    tokens: int = 12
+    fixed_length: bool = False  # every completion has all its tokens: steps of equal cost, for timing
+    block: int = 0  # capture on and off in turns of so many steps; 0: on throughout
+    lr: float = 1e-5
+
+
+def main(arm: Arm) -> dict[str, Any]:
+    tokenizer = AutoTokenizer.from_pretrained(arm.folder, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(arm.folder, dtype=torch.float32)
+    set_ends(tokenizer, model)
+    shots = "".join(f"{p.prompt} {p.reference}\n" for p in TASK.problems((1, "shots"), SHOTS))
+    problems = TASK.problems((arm.seed, "train"), PROBLEMS)
+    by_prompt = {shots + str(problem.prompt): problem for problem in problems}
+
+    def right(prompts: list[str], completions: list[str], **columns: Any) -> list[float]:
+        graded = (
+            TASK.grade(by_prompt[p], Completion(text=first_line(c))) for p, c in zip(prompts, completions, strict=True)
+        )
+        return [float(grade.outcome == "right") for grade in graded]
+
+    def odd(completions: list[str], **columns: Any) -> list[float]:
+        """For a model that never solves anything: half of all texts."""
+        return [float(len(text) % 2) for text in completions]
+
+    tiny = len(tokenizer) < 10_000
+    capture = Blocks(f"{arm.out}/run", arm.block)
+    watch = Watch(arm.device)
+    trainer = explore(GRPOTrainer)(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=[odd if tiny else right],
+        args=config_of(arm),
+        train_dataset=Dataset.from_dict({"prompt": [shots + str(problem.prompt) for problem in problems]}),
+        callbacks=[watch],
+        # A completion here is nothing but its answer: kept off it, a bonus would do nothing.
+        exploration=Exploration.of(*arm.exploration, bonus_on_answer=True),
+        capture=capture,
+        correct="odd" if tiny else "right",
+        read=read_line,
+    )
+    trainer.train()
+    logged = [line for line in trainer.state.log_history if "entropy" in line]
+    return {
+        **asdict(arm),
+        "entropy": [line["entropy"] for line in logged],
+        "reward": [line["reward"] for line in logged],
+        "grad_norm": [line["grad_norm"] for line in logged],
+        "length": [line["completions/mean_length"] for line in logged],
+        "coef": [line.get("equipoise/entropy_bonus.coef") for line in logged],
+        "budget_weight": [line.get("equipoise/entropy_budget.weight") for line in logged],
+        "seconds": watch.seconds,
+        "captured": capture.was_on,
+        "capture_seconds": capture.seconds,  # of the training thread, per step
+    }
+
+
+def config_of(arm: Arm) -> GRPOConfig:
+    return GRPOConfig(
+        output_dir=f"{arm.out}/trl",
+        use_cpu=arm.device == "cpu",
+        bf16=False,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=arm.prompts * arm.samples,
+        num_generations=arm.samples,
+        max_completion_length=arm.tokens,
+        max_steps=arm.steps,
+        shuffle_dataset=False,
+        learning_rate=arm.lr,
+        lr_scheduler_type="constant",
+        generation_kwargs={"min_new_tokens": arm.tokens} if arm.fixed_length else None,
+        seed=arm.seed,
+        logging_steps=1,
+        report_to="none",
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+
+
+def set_ends(tokenizer: Any, model: Any) -> None:
+    """A line break ends an answer. SmolLM2's GGUF file names a wrong end of text, and no padding."""
+    if "<|im_end|>" in tokenizer.get_vocab():
+        tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
+    line = tokenizer("\n", add_special_tokens=False)["input_ids"]
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, *line]
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+
+
+def first_line(text: str) -> str:
+    return text.strip().split("\n")[0]
+
+
+def read_line(text: str) -> Answer | None:
+    return TASK.read(TASK.pose([1, 1], 2), first_line(text))
+
+
+class Blocks(Capture):
+    """A capture that is on and off in turns, and counts the seconds that it takes from the training thread."""
+
+    def __init__(self, folder: str, block: int) -> None:
+        super().__init__(folder)
+        self.block = block
+        self.was_on: list[bool] = []
+        self.seconds: list[float] = []
+
+    def scored(self, trainer: Any, *args: Any) -> None:
+        on = not self.block or (trainer.state.global_step // self.block) % 2 == 0
+        self.was_on.append(on)
+        self.seconds.append(0.0)
+        if on:
+            self._timed(super().scored, trainer, *args)
+
+    def seen(self, *args: Any) -> None:
+        self._timed(super().seen, *args)
+
+    def log(self, *args: Any) -> None:
+        self._timed(super().log, *args)
+
+    def _timed(self, call: Any, *args: Any) -> None:
+        start = time.perf_counter()
+        call(*args)
+        if self.seconds:
+            self.seconds[-1] += time.perf_counter() - start
+
+
+class Watch(TrainerCallback):
+    """The seconds of every step, from the end of the one before."""
+
+    def __init__(self, device: str) -> None:
+        self.cuda, self.seconds = device.startswith("cuda"), []
+        self._last = 0.0
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._last = self._now()
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        now = self._now()
+        self.seconds.append(now - self._last)
+        self._last = now
+
+    def _now(self) -> float:
+        if self.cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    found = main(Arm(**asked | {"exploration": tuple(asked["exploration"])}))
+    Path(found["out"]).mkdir(parents=True, exist_ok=True)
+    print(json.dumps(found))

@@ -1,0 +1,153 @@
+"""`ExplorationMixin`: methods of the catalogue, and the record, over TRL's `GRPOTrainer`.
+
+Private methods of TRL are wrapped and none is copied; they are called with whatever arguments they came with:
+
+    _calculate_rewards                   the rewards of each function, gathered
+    _generate_and_score_completions      advantages, bonuses, filters; choices over the whole batch; the capture's rows
+    _get_per_token_logps_and_entropies   the tensors of the loss's own forward pass, its results read by index
+    _compute_loss                        our terms beside TRL's loss
+    _load_optimizer_and_scheduler        the state of controllers and counters, where TRL reads that of its own controller
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import TrainerCallback
+
+from equipoise.adapters.trl_capture import Capture
+from equipoise.adapters.trl_explore import Exploring
+from equipoise.adapters.trl_loss import build_objective, reads
+from equipoise.adapters.trl_plan import as_exploration, plan_run, set_options
+from equipoise.adapters.trl_texts import Read
+from equipoise.adapters.trl_version import check_trl, refuse_unsloth
+from equipoise.errors import UsageError
+from equipoise.text.answers import read_answer
+
+logger = logging.getLogger("equipoise")
+
+
+class ExplorationMixin:
+    """`class Trainer(ExplorationMixin, GRPOTrainer)`, or `explore(GRPOTrainer)`.
+
+    `exploration`: specs such as "clip_cov_step:share=0.0002", an `Exploration`, or an `equipoise.recipe`. `capture`: a run folder, or a `Capture`.
+    `correct`: the reward function whose 1 means that a completion is right. `read`: text → the answer that it states.
+    """
+
+    beta: float  # TRL's
+
+    def __init__(
+        self,
+        *args: Any,
+        exploration: Any = None,
+        capture: Capture | Path | str | None = None,
+        correct: str | None = None,
+        read: Read = read_answer,
+        **kwargs: Any,
+    ) -> None:
+        check_trl()
+        refuse_unsloth(type(self))
+        config = kwargs.get("args", args[2] if len(args) > 2 else None)
+        if config is None:
+            raise UsageError("exploration sets options of the trainer: give args=GRPOConfig(…)")
+        asked = as_exploration(exploration)
+        plan = plan_run(asked, config)
+        set_options(config, plan.options)
+        objective = build_objective(plan.ours)
+        self._exploring: Exploring | None = None
+        self._beta_of_loss = config.beta
+        if config.beta == 0.0 and reads(objective, "ref_logp_BT"):
+            config.beta = 1.0  # TRL has a reference model only for a KL of its own: its loss gets the 0 back
+        super().__init__(*args, **kwargs)
+        config.beta = self._beta_of_loss
+        self._exploring = Exploring(
+            self,
+            plan.ours,
+            objective,
+            capture=Capture(capture) if isinstance(capture, str | Path) else capture,
+            correct=correct,
+            read=read,
+            specs=asked.specs,
+        )
+        self.add_callback(_Boundaries(self._exploring))  # type: ignore[attr-defined]
+        if self.is_world_process_zero():  # type: ignore[attr-defined]
+            for line in plan.told:
+                logger.warning("equipoise: %s", line)
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
+        rewards_NF: Tensor = super()._calculate_rewards(*args, **kwargs)  # type: ignore[misc]
+        if self._exploring is not None:
+            self._exploring.rewards_NF = rewards_NF
+        return rewards_NF
+
+    def _generate_and_score_completions(self, inputs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs, *args, **kwargs)  # type: ignore[misc]
+        if self._exploring is not None:
+            self._exploring.scored(inputs, output)
+        return output
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)  # type: ignore[misc]
+        if self._exploring is not None:
+            self._exploring.seen(found[0], found[1])
+        return found
+
+    def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
+        assert self._exploring is not None
+        call = self._exploring.open_loss(inputs)
+        beta: float = self.beta
+        self.beta = self._beta_of_loss
+        try:
+            loss: Tensor = super()._compute_loss(model, call.inputs)  # type: ignore[misc]
+        finally:
+            self._exploring.close_loss()
+            self.beta = beta
+        return call.add_to(loss)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        if self._exploring is not None and checkpoint is not None:
+            self._exploring.restore(Path(checkpoint))
+
+
+class _Boundaries(TrainerCallback):
+    """Where steps, logs, checkpoints and evaluations end."""
+
+    def __init__(self, exploring: Exploring) -> None:
+        self.exploring = exploring
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.exploring.capture is not None:
+            self.exploring.capture.train_begins(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.exploring.step_ended()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        if self.exploring.capture is not None and logs is not None:
+            self.exploring.capture.log(state.global_step, logs)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.exploring.save()
+        self._flush()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._flush()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.exploring.capture is not None:
+            self.exploring.capture.close(self.exploring.trainer)
+        self._flush()
+
+    def _flush(self) -> None:
+        if self.exploring.capture is not None:
+            self.exploring.capture.flush()
+
+
+def explore(trainer: type) -> type:
+    """`GRPOTrainer`, or a subclass of it, with the mixin before it."""
+    return type(f"Exploring{trainer.__name__}", (ExplorationMixin, trainer), {})
