@@ -14,8 +14,8 @@ pytestmark = pytest.mark.integration
 from trl import GRPOTrainer  # noqa: E402
 from trl_runs import PROMPTS, exploring, figures, make, trained, weights  # noqa: E402
 
+from equipoise.adapters import versions  # noqa: E402
 from equipoise.adapters.trl import Exploration, SteeringCallback, explore  # noqa: E402
-from equipoise.adapters.trl_version import check_trl  # noqa: E402
 from equipoise.base import Answer  # noqa: E402
 from equipoise.errors import UsageError  # noqa: E402
 
@@ -197,9 +197,14 @@ def test_what_cannot_act_is_refused_in_one_line(tmp_path, asked, settings, told)
 
 
 @pytest.mark.parametrize("found", ["1.13.2", "1.17.0", "0.26.1", "2.0.0"])
-def test_other_versions_fail_with_the_supported_range(found):
-    with pytest.raises(UsageError, match=r"supports TRL 1\.14 to 1\.16, found " + found.replace(".", r"\.")):
-        check_trl(found)
+def test_other_versions_fail_with_the_supported_range(tmp_path, monkeypatch, found):
+    monkeypatch.setattr(versions, "version", lambda package: found)
+    with pytest.raises(UsageError) as refused:
+        exploring(tmp_path)
+    assert (
+        str(refused.value)
+        == f"trl {found} is installed and trl >=1.14,<1.17 is supported: pip install 'trl>=1.14,<1.17'"
+    )
 
 
 def test_unsloth_is_told_apart(tmp_path, monkeypatch):

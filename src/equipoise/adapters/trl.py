@@ -22,9 +22,9 @@ advantages (`trl_groups`, `trl_step`) or by controllers (`trl_steer`).
 
 from __future__ import annotations
 
-from equipoise.adapters.trl_version import check_trl
+from equipoise.adapters.versions import check_version
 
-check_trl()  # before anything of TRL is imported: a version that was not read fails with one line
+check_version("trl")  # before anything of TRL is imported: a version that was not read fails with one line
 
 from equipoise.adapters.trl_capture import Capture  # noqa: E402
 from equipoise.adapters.trl_mixin import ExplorationMixin, explore  # noqa: E402

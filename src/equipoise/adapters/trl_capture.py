@@ -27,7 +27,7 @@ from equipoise.adapters.trl_loss import KEY, loss_mask
 from equipoise.adapters.trl_record import Drawn, RecordThread, Rendering, has_rollouts, refuse_another_run
 from equipoise.adapters.trl_step import completion_tokens, gather_lists, gather_rows, weighed
 from equipoise.adapters.trl_texts import Read
-from equipoise.adapters.trl_version import check_trl
+from equipoise.adapters.versions import check_version
 from equipoise.errors import UsageError
 from equipoise.rollouts.columns import BY_NAME
 from equipoise.rollouts.run import RunInfo
@@ -212,7 +212,7 @@ def _info(trainer: Any, run_id: str, specs: Sequence[str]) -> RunInfo:
     processed = {"kind": "processed", "temperature": args.temperature}
     return RunInfo(
         source="trl",
-        source_version=check_trl(),
+        source_version=check_version("trl"),
         run_id=run_id,
         model=str(getattr(trainer.model.config, "_name_or_path", "") or type(trainer.model).__name__),
         sampling={name: value for name, value in sampling.items() if value is not None},

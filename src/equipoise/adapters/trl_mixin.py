@@ -24,7 +24,8 @@ from equipoise.adapters.trl_explore import Exploring
 from equipoise.adapters.trl_loss import build_objective, reads
 from equipoise.adapters.trl_plan import as_exploration, plan_run, set_options
 from equipoise.adapters.trl_texts import Read
-from equipoise.adapters.trl_version import check_trl, refuse_unsloth
+from equipoise.adapters.unsloth import refuse_unsloth
+from equipoise.adapters.versions import check_version
 from equipoise.errors import UsageError
 from equipoise.text.answers import read_answer
 
@@ -49,7 +50,7 @@ class ExplorationMixin:
         read: Read = read_answer,
         **kwargs: Any,
     ) -> None:
-        check_trl()
+        check_version("trl")
         refuse_unsloth(type(self))
         config = kwargs.get("args", args[2] if len(args) > 2 else None)
         if config is None:

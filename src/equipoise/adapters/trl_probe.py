@@ -17,7 +17,7 @@ from typing import Any
 from equipoise.adapters.trl_record import has_rollouts, refuse_another_run
 from equipoise.adapters.trl_reward_base import Call, RewardFunction, prompt_name, text_of
 from equipoise.adapters.trl_texts import Read, verdict
-from equipoise.adapters.trl_version import check_trl
+from equipoise.adapters.versions import check_version
 from equipoise.errors import UsageError
 from equipoise.rollouts.run import RunInfo
 from equipoise.rollouts.writer import RunWriter
@@ -101,7 +101,7 @@ class ProbeReward:
             raise UsageError(f"the probe must have weight 0 in reward_weights, found {weights}")
         refuse_another_run(self.folder, found=self._found, step=trainer.state.global_step)
         sampling = {"temperature": trainer.temperature, "max_completion_length": trainer.max_completion_length}
-        info = RunInfo("trl", check_trl(), self.folder.name, sampling=sampling, seed=trainer.args.seed)
+        info = RunInfo("trl", check_version("trl"), self.folder.name, sampling=sampling, seed=trainer.args.seed)
         self._writer = RunWriter(self.folder, info)
         if trainer.state.global_step and trainer.accelerator.is_main_process:
             self._writer.rewind(trainer.state.global_step)
