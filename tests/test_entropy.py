@@ -12,9 +12,9 @@ import pytest
 from token_runs import as_stored, evidence_of, find, stepped_rows
 
 from equipoise.measures.arms import arms_of
-from equipoise.measures.entropy import estimate_entropy, position_map, shannon
+from equipoise.measures.entropy import estimate_entropy, shannon
 from equipoise.measures.evidence import Options
-from equipoise.measures.histograms import Histogram, align, entropy_histogram, histogram_steps
+from equipoise.measures.histograms import Histogram, align
 from equipoise.measures.intervals import ratio_of_sums
 from equipoise.measures.logged import logged_estimates
 from equipoise.measures.sums import Sums, difference, growth, mean_of
@@ -147,24 +147,6 @@ def test_a_long_run_has_windows_of_whole_cells_and_says_which():
     assert moved.late.at["step"] == [240, 301]
     assert Histogram.of(shifted, moved.late.rows) is not None
     assert Histogram.of(shifted, moved.late.rows[:-1]) is None  # not whole cells
-
-
-def test_histogram_for_a_figure_counts_every_token():
-    evidence = evidence_of(stepped_rows(7))
-    assert histogram_steps(evidence.tokens) == list(range(10))
-    tokens = token_frame(stepped_rows(7))
-    density = entropy_histogram(evidence.tokens, 3)
-    expected, _ = np.histogram(tokens[tokens.step == 3].entropies, bins=density.edges)
-    np.testing.assert_allclose(density.share_B * density.tokens, expected)
-
-
-def test_position_map_equals_pandas():
-    rows = stepped_rows(8)
-    evidence = evidence_of(rows)
-    steps, mean_SD = position_map(evidence.tokens, evidence.answers.numbers["step"])
-    expected = token_frame(rows).groupby(["step", "place"]).entropies.mean().unstack()
-    assert steps.tolist() == expected.index.tolist()
-    np.testing.assert_allclose(mean_SD, expected.to_numpy(), rtol=1e-9)
 
 
 # --- intervals of functions of sums -----------------------------------------------------------------------------------------

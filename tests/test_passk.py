@@ -216,3 +216,16 @@ def test_order_of_rows_changes_nothing():
         for r in (rows, mixed)
     )
     assert one == two
+
+
+def test_the_baselines_own_curve_is_over_the_problems_that_the_run_has():
+    run = [{"prompt_id": p, "correct": v} for p in "ab" for v in (True, False, False)]
+    base = [
+        {"prompt_id": p, "correct": v} for p, vs in (("a", "100"), ("b", "000"), ("z", "111")) for v in map(int, vs)
+    ]
+    numbers = estimate_passk(evidence_of(run), baseline=evidence_of(base), options=Options(k=(1, 2, 3)))
+    curve = {n.at["k"]: n for n in numbers if n.name.endswith("_of_baseline")}
+    # Problem a has 1 right of 3: it is among k of them in k/3 of the draws; b has none, and z is not the run's.
+    assert {k: n.value for k, n in curve.items()} == pytest.approx({1: 1 / 6, 2: 2 / 6, 3: 3 / 6})
+    assert all(n.n == 2 and n.name == f"pass@{k}_of_baseline" for k, n in curve.items())
+    assert not [n for n in estimate_passk(evidence_of(run), baseline=None, options=Options()) if "of_base" in n.name]

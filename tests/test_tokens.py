@@ -69,6 +69,7 @@ def slow_row(row: dict) -> dict:
     )  # fmt: skip
     found["position_entropy"], found["position_tokens"] = [0.0] * 10, [0] * 10
     found["excess"] = [0.0] * len(EDGES)
+    found["entropy_bins"] = [0] * (len(EDGES) + 1)
     found["kept"] = []  # (id, entropy)
     for t in range(length):
         if lists["loss_mask"] is not None and not lists["loss_mask"][t]:
@@ -84,6 +85,7 @@ def slow_row(row: dict) -> dict:
             found["position_entropy"][10 * t // length] += H
             found["position_tokens"][10 * t // length] += 1
             found["excess"] = [e + max(H - edge, 0.0) for e, edge in zip(found["excess"], EDGES, strict=True)]
+            found["entropy_bins"][sum(edge <= H for edge in EDGES)] += 1
             found["kept"].append((at["token_ids"], H))
         rollout, train, ref = (at[name] for name in POLICY)
         sampled = rollout if lists["logprobs_rollout"] is not None else train

@@ -17,6 +17,7 @@ from equipoise.catalogue.table import recipes
 from equipoise.errors import UsageError
 from equipoise.models.checkpoint import load_gpt
 from equipoise.objectives import covariance
+from equipoise.rollouts.folder import open_folder
 from equipoise.training.evaluate import evaluate
 from equipoise.training.loop import train
 from equipoise.training.recipe import Evaluation, recipe
@@ -383,6 +384,15 @@ def test_every_temperature_is_logged_and_recorded_apart(run):
         (0.3, 36),
         (1.0, 36),
     ]
+
+
+def test_recorded_tokens_spell_the_recorded_completions(run):
+    """vocab.json names every token of the record: joined, they are the text."""
+    found = open_folder(run(learning={"steps": 1}))
+    vocab = found.vocab()
+    rows = [row for rollouts in found.rollouts(["completion", "token_ids"]) for row in rollouts.rows()]
+    assert len(rows) > 36
+    assert all("".join(vocab[token] for token in row["token_ids"]) == row["completion"] for row in rows)
 
 
 def test_an_unjudged_completion_is_no_wrong_one(model):

@@ -33,12 +33,16 @@ if TYPE_CHECKING:
     from equipoise.tasks.table import find_task as task
     from equipoise.training.loop import train as train
     from equipoise.training.recipe import recipe as recipe
+    from equipoise.views.report import report as report
+    from equipoise.views.table import figure as figure
 
 _PUBLIC = {
     "read": "equipoise.rollouts.readers.table:open_source",
     "convert": "equipoise.rollouts.convert:convert",
     "measure": "equipoise.measures.table:measure",
     "diagnose": "equipoise.diagnosis.verdict:diagnose",
+    "report": "equipoise.views.report:report",
+    "figure": "equipoise.views.table:figure",
     "methods": "equipoise.catalogue.table:methods",
     "build": "equipoise.catalogue.build:build",
     "lint": "equipoise.catalogue.lint:lint",
@@ -74,6 +78,7 @@ __all__ = [
     "connect",
     "convert",
     "diagnose",
+    "figure",
     "lint",
     "measure",
     "methods",
@@ -81,6 +86,7 @@ __all__ = [
     "probe",
     "read",
     "recipe",
+    "report",
     "sample",
     "solve",
     "study",

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from browser import chromium, visit  # noqa: F401  (fixtures)
 from llama_server import llama_server  # noqa: F401  (a fixture)
 
 TINY = Path(__file__).resolve().parent.parent / "golden" / "make"

@@ -26,7 +26,7 @@ def demo(
     cards: Annotated[bool, typer.Option("--cards", help="only diagnose one bundled example run per verdict")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print only JSON on stdout")] = False,
 ) -> None:
-    """Train the packaged model twice, see its exploration collapse and be kept, diagnose both and spend tokens with both.
+    """Train the packaged model twice, see its exploration collapse and be kept, diagnose both, spend tokens with both, draw a report.
 
     Takes about five minutes on two cores and needs the extra train; --cards takes seconds and does not.
 
@@ -39,10 +39,32 @@ def demo(
     from equipoise.lab.demo import run_demo
 
     found = run_demo(out, steps=steps, say=lambda line: typer.echo(line, err=True))
+    page = _write_report(found, out)
     if as_json:
-        print_json(found.to_dict())
+        print_json(found.to_dict() | {"report": None if page is None else str(page)})
+        return
+    _show(found)
+    typer.echo("")
+    if page is None:
+        typer.echo(
+            f"For a page with figures and token heat maps: pip install 'equipoise[report]', then equipoise report {out}/*"
+        )
     else:
-        _show(found)
+        typer.echo(f"report: {page}")
+
+
+def _write_report(found: Demo, out: Path) -> Path | None:
+    """Both arms on one page, beside their folders; None where what draws it is not installed."""
+    from equipoise.errors import MissingExtra
+    from equipoise.views.report import report
+
+    typer.echo("drawing the report", err=True)
+    page = out / "report.html"
+    try:
+        report([arm.trained.folder for arm in found.arms], out=page)
+    except MissingExtra:
+        return None
+    return page
 
 
 def _show(found: Demo) -> None:

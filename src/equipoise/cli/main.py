@@ -17,6 +17,7 @@ from equipoise.cli import (
     blend,
     compare,
     convert,
+    dash,
     demo,
     diagnose,
     doctor,
@@ -24,10 +25,12 @@ from equipoise.cli import (
     methods,
     plan,
     probe,
+    report,
     sample,
     solve,
     study,
     train,
+    watch,
 )
 from equipoise.errors import UsageError, UsageErrors
 
@@ -52,7 +55,10 @@ app.command("solve")(solve.solve)
 app.command("compare")(compare.compare)
 app.command("probe")(probe.probe)
 app.command("plan")(plan.plan)
+app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
+app.command("dash")(dash.dash)
+app.command("watch")(watch.watch)
 
 
 def _version(asked: bool) -> None:

@@ -12,7 +12,9 @@ def measure(
     name: Annotated[
         str,
         typer.Argument(
-            help="passk, majk, entropy, forks, diversity, transfer, law, budget, calibration, health, format, profile, drift or mismatch"
+            help="passk, majk, entropy, forks, diversity, transfer, law, budget, calibration, health, format, profile, drift "
+            "or mismatch; what figures draw: course, exchange, distribution, positions, mismatch_course, transitions, "
+            "health_steps, votes, confidence, lengths"
         ),
     ],
     path: Annotated[

@@ -63,9 +63,11 @@ def _heading(row: Estimate) -> str:
 def _windows(rows: Sequence[Estimate]) -> str:
     """Which steps "late" and "early" are."""
     steps = {
-        row.at["window"]: row.at["step"] for row in rows if row.at.get("step") and row.at.get("window") != "change"
+        row.at["window"]: row.at["step"]
+        for row in rows
+        if row.at.get("step") and row.at.get("window") not in (None, "change")
     }
-    return ", ".join(f"{window}: {_steps(step)}" for window, step in steps.items() if window)
+    return ", ".join(f"{window}: {_steps(step)}" for window, step in steps.items())
 
 
 def _steps(step: Any) -> str:
@@ -75,7 +77,9 @@ def _steps(step: Any) -> str:
 
 def _at(row: Estimate) -> str:
     """What sets a row apart from its neighbours: no condition of the heading, nothing that its name says already."""
-    said = {*_HEADING, "step", "window", *(key for key, value in row.at.items() if value is None)}
+    said = {*_HEADING, "window", *(key for key, value in row.at.items() if value is None)}
+    if "window" in row.at:  # its steps stand above the table
+        said.add("step")
     if "k" in row.at and re.search(rf"[@^]{row.at['k']}(?!\d)", row.name):
         said.add("k")
     if row.at.get("against") == "baseline" and "_vs_baseline" in row.name:

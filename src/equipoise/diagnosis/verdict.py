@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from equipoise.base import Diagnosis, Finding, Verdict
 from equipoise.diagnosis import headlines, rules
@@ -11,7 +12,7 @@ from equipoise.diagnosis.prescribe import prescribe
 from equipoise.diagnosis.rules import USES, Rule
 from equipoise.errors import UsageError, unknown_name
 from equipoise.measures.depth import common_depth
-from equipoise.measures.evidence import Options, collect
+from equipoise.measures.evidence import Evidence, Options, collect
 from equipoise.measures.table import estimate
 from equipoise.rollouts.readers.table import Source, open_source
 
@@ -51,24 +52,34 @@ def diagnose(
     `use`: "answer" judges one sample per problem, "vote" a majority of k, "search" any of k. `k`: default half
     of the samples that nearly all problems have.
     """
-    if use not in USES:
-        raise unknown_name("use", use, USES)
-    if k is not None and k < 1:
-        raise UsageError(f"-k takes a whole number from 1 on; found {k}")
+    _check(use, k)
     run = open_source(source, columns=columns)
     base = None if baseline is None else open_source(baseline, columns=columns)
     options = Options(solved_at=solved_at, seed=seed)
     evidence = collect(run, options=options, progress=progress)
     against = None if base is None else collect(base, options=options)
-    depth = k or common_depth(each.answers for each in (evidence, against) if each is not None)
-    options = Options(k=tuple(sorted({1, depth})), solved_at=solved_at, seed=seed)
+    return diagnose_evidence(evidence, against, use=use, k=k, options=options)
+
+
+def diagnose_evidence(
+    evidence: Evidence,
+    baseline: Evidence | None = None,
+    *,
+    use: str = "search",
+    k: int | None = None,
+    options: Options = Options(),
+) -> Diagnosis:
+    """`diagnose` from evidence that is gathered already."""
+    _check(use, k)
+    depth = k or common_depth(each.answers for each in (evidence, baseline) if each is not None)
+    options = replace(options, k=tuple(sorted({1, depth})))
     numbers = estimate(
-        dict.fromkeys((*rules.MEASURES, *headlines.MEASURES)), evidence, baseline=against, options=options
+        dict.fromkeys((*rules.MEASURES, *headlines.MEASURES)), evidence, baseline=baseline, options=options
     )
     found = judge(numbers, use=use, k=depth)
-    warnings = [*run.warnings.lines(), *evidence.notes()]
-    if base is not None and against is not None:
-        warnings += [f"baseline: {line}" for line in (*base.warnings.lines(), *against.notes())]
+    warnings = [*evidence.run.warnings.lines(), *evidence.notes()]
+    if baseline is not None:
+        warnings += [f"baseline: {line}" for line in (*baseline.run.warnings.lines(), *baseline.notes())]
     return Diagnosis(
         verdict=found.verdict,
         confidence=found.confidence,
@@ -81,6 +92,13 @@ def diagnose(
         n_rollouts=len(evidence.answers),
         warnings=tuple(warnings),
     )
+
+
+def _check(use: str, k: int | None) -> None:
+    if use not in USES:
+        raise unknown_name("use", use, USES)
+    if k is not None and k < 1:
+        raise UsageError(f"-k takes a whole number from 1 on; found {k}")
 
 
 _ORDER = {"failing": 0, "watch": 1, "ok": 2, "unclear": 3}

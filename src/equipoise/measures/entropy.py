@@ -32,7 +32,6 @@ from equipoise.measures.token_arms import (
     summarise,
     tokens_of,
 )
-from equipoise.measures.tokens import TokenTable
 
 QUANTILES = (0.5, 0.8, 0.95, 0.99)
 MISSING = "token entropies (column entropies; a capture in the trainer writes them), or an entropy in the trainer's log"
@@ -133,17 +132,6 @@ def quantile_estimate(
     half = (share.high - share.low) / 2
     low, high = histogram.quantiles(np.clip([level - half, level + half], 0, 1)).tolist()
     return Estimate(name, value, low, high, share.n, dict(at), f"{how}; Woodruff interval, jackknife over prompts")
-
-
-def position_map(table: TokenTable, step_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, mean entropy at each step and tenth of the completion, nan where no token is there): a heat map."""
-    held = np.isfinite(step_R)
-    steps, index = np.unique(step_R[held], return_inverse=True)
-    sums = np.zeros((2, len(steps), DECILES))
-    np.add.at(sums[0], index, table.rows["position_entropy"][held])
-    np.add.at(sums[1], index, table.rows["position_tokens"][held])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return steps, np.where(sums[1] > 0, sums[0] / sums[1], np.nan)
 
 
 def _surprisal(evidence: Evidence, baseline: Evidence | None) -> list[Estimate]:

@@ -83,12 +83,12 @@ def _of_arm(arm: Arm, evidence: Evidence, baseline: Evidence | None) -> list[Est
     results = []
     for name in means.names():
         bounds = (0.0, np.inf) if name == "length" else (0.0, 1.0)
-        spread = Spread(name, means.of_name(name), _HOW[name], "not recorded", "the same columns", bounds)
+        spread = Spread(name, means.of_name(name), HOW[name], "not recorded", "the same columns", bounds)
         results += summarise(spread, arm)
     return [number for number in results if number.value is not None]
 
 
-_HOW = {
+HOW = {
     "dead_groups": "share of a problem's groups whose rewards are all equal",
     "all_wrong": "share of a problem's groups without a right rollout",
     "all_right": "share of a problem's groups with right rollouts only",
@@ -100,9 +100,8 @@ _HOW = {
 }
 
 
-def _per_problem(evidence: Evidence, window: Window) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, its mean in every problem of the window), for what can be measured there."""
-    table, texts, prompt_P = window.table, evidence.texts, window.counts.prompt_P
+def group_means(table: AnswerTable, prompt_P: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Of every problem: the shares of its groups that are dead, all wrong and all right, and of its rollouts in live groups."""
     groups = count_groups(table)
     if len(groups.size_N):
         yield "dead_groups", problem_means(groups.dead_N, groups.prompt_N, prompt_P)
@@ -110,10 +109,26 @@ def _per_problem(evidence: Evidence, window: Window) -> Iterator[tuple[str, np.n
         yield "all_right", problem_means(groups.all_right_N, groups.prompt_N, prompt_P)
         live = np.repeat(1 - groups.dead_N, groups.size_N)
         yield "effective_samples", problem_means(live, np.repeat(groups.prompt_N, groups.size_N), prompt_P)
-    finish = table.codes["finish_reason"]
-    if (finish >= 0).any():
-        cut = np.asarray([*(text == "length" for text in table.names["finish_reason"].texts), np.nan], dtype=float)
-        yield "truncated", problem_means(cut[finish], table.prompt_R, prompt_P)
+
+
+def truncated_means(table: AnswerTable, prompt_P: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Of every problem: the share of its rollouts cut at the length limit."""
+    if table.has("finish_reason"):
+        yield "truncated", problem_means(cut_off(table), table.prompt_R, prompt_P)
+
+
+def cut_off(table: AnswerTable) -> np.ndarray:
+    """1 where a rollout ended at its length limit, 0 where it ended otherwise, nan where that was not recorded."""
+    ends = [*(text == "length" for text in table.names["finish_reason"].texts), np.nan]  # −1 is the last
+    cut_R: np.ndarray = np.asarray(ends, dtype=float)[table.codes["finish_reason"]]
+    return cut_R
+
+
+def _per_problem(evidence: Evidence, window: Window) -> Iterator[tuple[str, np.ndarray]]:
+    """(name, its mean in every problem of the window), for what can be measured there."""
+    table, texts, prompt_P = window.table, evidence.texts, window.counts.prompt_P
+    yield from group_means(table, prompt_P)
+    yield from truncated_means(table, prompt_P)
     if table.has("n_tokens"):
         yield "length", problem_means(table.numbers["n_tokens"], table.prompt_R, prompt_P)
     if texts is not None and texts.known_R[window.rows].any():

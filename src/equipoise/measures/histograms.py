@@ -17,7 +17,6 @@ from equipoise.measures.arms import Arm, Window
 from equipoise.measures.cells import Condition, total
 from equipoise.measures.evidence import Evidence
 from equipoise.measures.prompts import CONDITIONS, NUMBERED_CONDITIONS
-from equipoise.measures.tokens import ENTROPY_OF_CODE, TokenTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +113,3 @@ def _same_condition(table: AnswerTable, row: int) -> np.ndarray:
         values = table.numbers[name]
         same &= np.isnan(values) if np.isnan(values[row]) else values == values[row]
     return np.flatnonzero(same)
-
-
-@dataclass(frozen=True, slots=True)
-class Density:
-    """A histogram for a figure: the steps it covers from, edges in nats (the first is 0), and the share of tokens between."""
-
-    step: int | None
-    edges: np.ndarray  # (B + 1,)
-    share_B: np.ndarray
-    tokens: int
-
-
-def entropy_histogram(
-    table: TokenTable, step: int | None, *, bins: int = 48, condition: Condition | None = None
-) -> Density:
-    """The entropies of one bucket of steps, named by its first step, on a log axis from 1e-4 to 16 nats.
-
-    Everything below 1e-4 is in the first bin: more than half the tokens of a trained model have an entropy of nearly 0.
-    """
-    edges = np.concatenate([[0.0], np.geomspace(1e-4, 16.0, bins)])
-    count = total([array for first, array in table.histograms.of(condition) if first == step])[0]
-    place = np.clip(np.searchsorted(edges, ENTROPY_OF_CODE[: len(count)], side="right") - 1, 0, bins - 1)
-    tokens = float(count.sum())
-    return Density(step, edges, np.bincount(place, weights=count, minlength=bins) / tokens, int(tokens))
-
-
-def histogram_steps(table: TokenTable, *, condition: Condition | None = None) -> list[int | None]:
-    """First steps of the buckets that `entropy_histogram` can show, in order."""
-    return list(dict.fromkeys(first for first, _ in table.histograms.of(condition)))

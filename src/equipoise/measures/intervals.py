@@ -196,8 +196,7 @@ def cluster_bootstrap(
         return Interval(
             value, None, None, n, f"no interval: not defined in {draws - len(known_D)} of {draws} resamples"
         )
-    tail = float(stats.norm.cdf(-stats.t.ppf(1 - _TAIL, n - 1) * (n / (n - 1)) ** 0.5))
-    tails = np.asarray([tail, 1 - tail])
+    tails = bootstrap_tails(n)
     if kind == "bca":
         without_C = np.asarray([statistic((cluster_R != c).astype(np.int64)) for c in range(n)], dtype=np.float64)
         tails = _accelerated(tails, value, known_D, without_C[np.isfinite(without_C)])
@@ -205,6 +204,12 @@ def cluster_bootstrap(
     if kind == "basic":
         low, high = 2 * value - high, 2 * value - low
     return Interval(value, low, high, n, how)
+
+
+def bootstrap_tails(n: int) -> Floats:
+    """The two quantiles of resampled values that bound a 95 % interval over n clusters, see `cluster_bootstrap`."""
+    tail = float(stats.norm.cdf(-stats.t.ppf(1 - _TAIL, n - 1) * (n / (n - 1)) ** 0.5))
+    return np.asarray([tail, 1 - tail])
 
 
 def _accelerated(tails: Floats, value: float, drawn_D: Floats, without_C: Floats) -> Floats:

@@ -18,6 +18,7 @@ from equipoise.base import Estimate
 from equipoise.errors import UsageError, same_shape
 from equipoise.measures.evidence import Evidence, Options
 from equipoise.measures.intervals import Floats, Interval
+from equipoise.measures.log_curves import log_curve
 from equipoise.measures.prompts import conditions
 from equipoise.measures.stretch import Curve, State, fit_stretch
 
@@ -129,25 +130,42 @@ def estimate_law(evidence: Evidence, *, baseline: Evidence | None, options: Opti
 
 
 def _along(evidence: Evidence) -> list[Estimate]:
-    info = evidence.run.info.provenance
-    logged = [row for row in evidence.metrics if all(row.get(name) is not None for name in ("entropy", "reward_mean"))]
-    if logged:
-        step, entropy, reward = (
-            np.asarray([row[name] for row in logged], dtype=np.float64) for name in ("step", "entropy", "reward_mean")
-        )
-        fit = fit_law(step, entropy, reward, provenances=[info.get("entropy")])
-        return _estimates(fit, {"source": "log"}, _words(info.get("entropy")))
-    if evidence.tokens is None or not evidence.tokens.has("entropy_tokens"):
+    curves = law_curves(evidence)
+    if not curves:
         missing = (
             "an entropy and a mean reward per step in the trainer's log, or token entropies and rewards of each step"
         )
         return [Estimate("law_ceiling", None, missing=missing)]
     estimates = []
-    for at, rows in conditions(evidence.answers):
-        step, entropy, reward = _curve_of(evidence, rows)
-        fit = fit_law(step, entropy, reward, provenances=[info.get("entropies")])
-        estimates += _estimates(fit, {"source": "rollouts"} | at, _words(info.get("entropies")))
+    for curve in curves:
+        fit = fit_law(curve.step_S, curve.entropy_S, curve.reward_S, provenances=[curve.provenance])
+        estimates += _estimates(fit, dict(curve.at), _words(curve.provenance))
     return estimates
+
+
+@dataclass(frozen=True, slots=True)
+class LawCurve:
+    """One run's entropy and reward by step, none missing; `at` says where they are from."""
+
+    at: Mapping[str, Any]
+    step_S: Floats
+    entropy_S: Floats
+    reward_S: Floats
+    provenance: Provenance
+
+
+def law_curves(evidence: Evidence) -> list[LawCurve]:
+    """The trainer's log or, where that has no entropy, the rollouts of each condition; [] where neither has both numbers."""
+    info = evidence.run.info.provenance
+    step, entropy, reward = log_curve(evidence.metrics, "entropy", "reward")
+    if len(step):
+        return [LawCurve({"source": "log"}, step, entropy, reward, info.get("entropy"))]
+    if evidence.tokens is None or not evidence.tokens.has("entropy_tokens"):
+        return []
+    return [
+        LawCurve({"source": "rollouts"} | at, *_curve_of(evidence, rows), info.get("entropies"))
+        for at, rows in conditions(evidence.answers)
+    ]
 
 
 def _curve_of(evidence: Evidence, rows: NDArray[Any]) -> tuple[Floats, Floats, Floats]:

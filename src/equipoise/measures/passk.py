@@ -12,7 +12,7 @@ from equipoise.base import Estimate
 from equipoise.errors import UsageError
 from equipoise.measures.arms import Arm, Spread, Window, arms_of, summarise, unmatched
 from equipoise.measures.evidence import Evidence, Options
-from equipoise.measures.intervals import paired_difference
+from equipoise.measures.intervals import mean_of_prompts, paired_difference
 from equipoise.measures.subsets import check_ks, common_size, default_ks, missed_share
 
 VERDICTS = "verdicts (column correct, outcome or a two-valued reward; --solved-at for a graded one)"
@@ -69,6 +69,7 @@ def estimate_passk(evidence: Evidence, *, baseline: Evidence | None, options: Op
         for k in asked or default_ks(_drawn(arm.late)):
             part = arm if asked else arm.with_samples(k, _drawn)
             estimates += [e for spread in _spreads(k) for e in summarise(spread, part)]
+            estimates += _of_baseline(part, k)
         estimates += unmatched("pass@k", arm)
         if arm.base is not None:
             estimates.append(_crossing_estimate(arm))
@@ -77,6 +78,22 @@ def estimate_passk(evidence: Evidence, *, baseline: Evidence | None, options: Op
             Estimate("pass@k_vs_baseline", None, at={"against": "baseline"}, missing=f"for the baseline: {VERDICTS}")
         )
     return estimates
+
+
+def _of_baseline(arm: Arm, k: int) -> list[Estimate]:
+    """The baseline's own pass@k on the problems that it shares with the run: `pass@8_of_baseline`."""
+    if arm.base is None or arm.against is None:
+        return []
+    counts, shared = arm.base.counts, arm.against[1]
+    values_P = pass_at_k_of(counts.correct_P[shared], counts.drawn_P[shared], k)
+    known = values_P[np.isfinite(values_P)]
+    if not len(known):
+        return []
+    found, out = mean_of_prompts(known, bounds=(0, 1)), len(values_P) - len(known)
+    note = f"; left out: {out} of {len(values_P)} problems (fewer than {k} judged samples)" if out else ""
+    at = dict(arm.late.at) | {"against": "baseline", "k": k}
+    how = f"1 − C(n−c,k)/C(n,k), problems of the run; {found.how}{note}{arm.unlike}"
+    return [Estimate(f"pass@{k}_of_baseline", found.value, found.low, found.high, found.n, at, how)]
 
 
 def _drawn(window: Window) -> np.ndarray:

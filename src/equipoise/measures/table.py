@@ -76,6 +76,41 @@ MEASURES: tuple[Measure, ...] = (
     ),
     _measure("format", "shares of answer formats over the steps", ("texts",), "format"),
     _measure("profile", "breadth-first against depth-first search in the texts", ("texts",), "profile"),
+    _measure("transitions", "solve rates before against after: problems won and lost", (), "transitions"),
+    _measure("health_steps", "dead groups and truncated rollouts at every step", ("metrics",), "health_steps"),
+    _measure(
+        "votes",
+        "how often the top answer is right by its share of the votes; answer entropy by solve rate",
+        ("answers",),
+        "vote_profile",
+    ),
+    _measure(
+        "confidence",
+        "stated confidence, agreement and token confidence: reliability and risk–coverage",
+        ("answers", "tokens"),
+        "confidence",
+    ),
+    _measure("lengths", "tokens of right and wrong rollouts, and what the length limit cuts off", (), "lengths"),
+    _measure(
+        "course",
+        "entropy, reward and the settings that a controller moved, step by step",
+        ("tokens", "metrics"),
+        "course",
+    ),
+    _measure(
+        "exchange",
+        "reward against exp(H): the run, the law's line with its band, and the rivals' forecasts",
+        ("tokens", "metrics"),
+        "exchange",
+    ),
+    _measure("distribution", "how token entropies are distributed at stages of the run", ("tokens",), "distribution"),
+    _measure("positions", "token entropy by step and by tenth of the completion", ("tokens",), "positions"),
+    _measure(
+        "mismatch_course",
+        "log-probs of the sampler against those of the trainer, step by step",
+        ("tokens", "metrics"),
+        "mismatch_course",
+    ),
 )
 BY_NAME = {measure.name: measure for measure in MEASURES}
 

@@ -52,6 +52,7 @@ class TokenTable:
     entropy_tokens, entropy, entropy_square   tokens with an entropy, Σ H, Σ H²
     position_tokens, position_entropy   the same by tenth of the completion, (R, D)
     excess                              Σ max(H − edge, 0) for each of `EDGES`, (R, K)
+    entropy_bins                        tokens with H below the first edge, between neighbours, from the last up, (R, K + 1)
     planning_known, planning_tokens, planning_entropy   tokens inside strategic grams, where the text was searched (see
                                         `planning`) and its tokens spell it; planning_key: the text's hash
     logp_tokens, logp, logp_from        Σ log π of the sampled tokens; `logprobs.SOURCES` says whose
@@ -203,6 +204,7 @@ class TokenCounter:
             "position_tokens": np.diff(part.bounds).reshape(position_RD.shape).astype(np.uint32),
             "position_entropy": position_RD,
             "excess": excess_RK.astype(np.float32),
+            "entropy_bins": count_RB.astype(np.uint32),
         }
         if "planning" in part.columns:
             planning_T = part.columns["planning"]

@@ -58,7 +58,7 @@ def open_folder(path: Path) -> Run:
     return Run(
         path=folder,
         info=_read_info(folder, warnings),
-        stream=lambda columns: _stream(folder, columns, warnings.one_pass()),
+        stream=lambda columns: stream_parts(list_parts(folder), columns, warnings.one_pass()),
         read_metrics=lambda: _metrics(folder / "metrics.jsonl", warnings.one_pass()),
         read_choices=lambda: _lines(folder / "choices.jsonl", warnings.one_pass()),
         read_vocab=lambda: read_vocab(folder),
@@ -68,20 +68,27 @@ def open_folder(path: Path) -> Run:
 
 def list_parts(folder: Path) -> list[Part]:
     """The complete parts, by step and number; rows without a step last. Temporary files have other names."""
-    return [
-        Part(step, path)
-        for step, home in step_folders(folder)
-        for path in sorted(home.iterdir(), key=lambda p: (len(p.name), p.name))
-        if _PART.fullmatch(path.name)
-    ]
+    return [part for _, home in step_folders(folder) for part in step_parts(home)]
+
+
+def step_parts(home: Path) -> list[Part]:
+    """The complete parts of one step's folder, by number."""
+    step = _step_of(home)
+    paths = sorted(home.iterdir(), key=lambda p: (len(p.name), p.name))
+    return [Part(step, path) for path in paths if _PART.fullmatch(path.name)]
 
 
 def step_folders(folder: Path) -> list[tuple[int | None, Path]]:
     """(step, folder) of every step that has rollouts, by step: a listing, nothing is opened."""
     home = folder / "rollouts"
-    found = [(_STEP.fullmatch(path.name), path) for path in home.iterdir()] if home.is_dir() else []
-    steps = [(None if match[1] == "none" else int(match[1]), path) for match, path in found if match]
+    found = [path for path in home.iterdir() if _STEP.fullmatch(path.name)] if home.is_dir() else []
+    steps = [(_step_of(path), path) for path in found]
     return sorted(steps, key=lambda item: (item[0] is None, item[0] or 0))
+
+
+def _step_of(home: Path) -> int | None:
+    match = _STEP.fullmatch(home.name)
+    return None if match is None or match[1] == "none" else int(match[1])
 
 
 def _run_folder(path: Path) -> Path:
@@ -115,9 +122,10 @@ def info_of(path: Path) -> RunInfo:
     return RunInfo(**({"source": "unknown"} | values))
 
 
-def _stream(folder: Path, columns: Sequence[str] | None, warn: Warn) -> Iterator[Rollouts]:
+def stream_parts(parts: Sequence[Part], columns: Sequence[str] | None, warn: Warn) -> Iterator[Rollouts]:
+    """The rollouts of these parts. One that is damaged is left out with a warning, unless no part can be read."""
     wanted = tuple(BY_NAME) if columns is None else tuple(dict.fromkeys(columns))
-    parts, damaged = list_parts(folder), 0
+    damaged = 0
     for step, path in parts:
         try:
             batches = stream_part(path, wanted, warn)

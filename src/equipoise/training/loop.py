@@ -126,6 +126,15 @@ def train(
         writer.rewind(first or -1)
     for found in chosen_warnings(config):
         say(f"{found.verdict}: {found.method}: {found.why}. {found.fix}")
+    named: set[int] = set()
+
+    def keep(rollouts: list[Rollout]) -> None:
+        """To the record, with the strings of tokens that it has not seen yet."""
+        writer.write(rollouts)
+        new = {token for rollout in rollouts for token in rollout.completion.token_ids or ()} - named
+        if new:
+            writer.vocab({token: tokens.decode([token]) for token in new})
+            named.update(new)
 
     def save(step: int, **more: Any) -> None:
         save_checkpoint(
@@ -192,9 +201,7 @@ def train(
         trackers.log(step, metrics)
         if step in (0, config.learning.steps):
             for one in found:
-                writer.write(
-                    _rollouts(config, one.batch, step, split=config.evaluation.split, temperature=one.temperature)
-                )
+                keep(_rollouts(config, one.batch, step, split=config.evaluation.split, temperature=one.temperature))
         return found
 
     with Trackers.start(
@@ -235,9 +242,9 @@ def train(
             writer.log(step, metrics)
             trackers.log(step, metrics)
             if step % config.record_every == 0 or step == config.learning.steps:
-                writer.write(_rollouts(config, batch, step, split="train", temperature=None, shaped=shaped))
+                keep(_rollouts(config, batch, step, split="train", temperature=None, shaped=shaped))
                 if lesson is not None:
-                    writer.write(_refined(config, batch, lesson, step))
+                    keep(_refined(config, batch, lesson, step))
             if step % config.evaluation.every == 0 or step == config.learning.steps:
                 after = look(step)
             if step % config.save_every == 0 or step == config.learning.steps:

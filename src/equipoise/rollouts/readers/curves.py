@@ -136,6 +136,13 @@ def _flattened(rows: Iterable[Mapping[str, Any]]) -> list[_Row]:
     return flat
 
 
+def scalars_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of one logged row, those of nested objects under joined names."""
+    flat = _Row()
+    _flatten(row, "", flat)
+    return flat.scalars
+
+
 def _flatten(value: Mapping[str, Any], prefix: str, into: _Row) -> None:
     for key, item in value.items():
         name = f"{prefix}{key}"
