@@ -115,7 +115,7 @@ class ExplorationMixin:
             self._exploring.restore(Path(checkpoint))
 
 
-class _Boundaries(TrainerCallback):
+class _Boundaries(TrainerCallback):  # type: ignore[misc]  # Any where transformers is not installed
     """Where steps, logs, checkpoints and evaluations end."""
 
     def __init__(self, exploring: Exploring) -> None:

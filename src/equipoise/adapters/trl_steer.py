@@ -108,7 +108,7 @@ class Steering:
         )
 
 
-class KeepState(TrainerCallback):
+class KeepState(TrainerCallback):  # type: ignore[misc]  # Any where transformers is not installed
     """Saves what has state with every checkpoint, each in a file of its own, and reads it when training goes on from one.
 
     trainer.add_callback(KeepState(counter=reward.counter))
