@@ -17,7 +17,7 @@ from equipoise.measures.table import MEASURES
 
 COMMANDS = (
     "demo", "diagnose", "measure", "convert", "methods", "train", "study", "blend", "sample", "solve", "compare", "probe", "plan", "doctor",
-    "report", "dash", "watch"
+    "report", "dash", "watch", "serve"
 )  # fmt: skip
 HOSTILE = "\x1b[31mred\x1b[0m [bold red]x[/bold red]\n\x1b]0;title\x07 \u202eback \x9b2J"
 

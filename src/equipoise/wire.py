@@ -75,6 +75,7 @@ class Tokens:
     logprobs: list[float | None]
     top_logprobs: list[list[float]]
     ids: list[int] | None = None
+    entries: list[Mapping[str, Any]] | None = None  # as they came, in a chat
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +323,7 @@ def _read_tokens(logprobs: Any) -> Tokens | None:
                 for entry in entries
             ],
             ids=[i for i in ids if isinstance(i, int)] if all(isinstance(i, int) for i in ids) else None,
+            entries=entries,
         )
     if isinstance(logprobs.get("token_logprobs"), list):
         texts = [_text(text) for text in _items(logprobs.get("tokens"))]

@@ -36,9 +36,9 @@ def chromium_path() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """Playwright's browser object."""
+    """Playwright's browser object. For one module: while it is open its event loop runs here, and no other can."""
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:

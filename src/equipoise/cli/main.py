@@ -27,6 +27,7 @@ from equipoise.cli import (
     probe,
     report,
     sample,
+    serve,
     solve,
     study,
     train,
@@ -55,6 +56,7 @@ app.command("solve")(solve.solve)
 app.command("compare")(compare.compare)
 app.command("probe")(probe.probe)
 app.command("plan")(plan.plan)
+app.command("serve")(serve.serve)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.command("dash")(dash.dash)

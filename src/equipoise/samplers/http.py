@@ -23,7 +23,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("infer", needed_for="a server over HTTP") from missing
 
-from equipoise.samplers.http_draw import Fault, HttpDraw, Requests, Tries, is_final, read_capped
+from equipoise.samplers.http_draw import Fault, HttpDraw, Refused, Requests, Tries, is_final, read_capped
 
 KEY_VARIABLE = "EQUIPOISE_API_KEY"
 BUFFER = 16 * 1024  # bytes of a reply that may wait to be read: beyond it the server's writes have to wait
@@ -116,7 +116,7 @@ class HttpSampler:
 
         async def send(number: int) -> aiohttp.ClientResponse:
             server = await self._find()
-            return await self._post(*self._write(prompt, how, server, seed=seed, number=number))
+            return await self.post(*self._write(prompt, how, server, seed=seed, number=number))
 
         return HttpDraw(
             Requests(
@@ -137,6 +137,34 @@ class HttpSampler:
             return await self._find()
         except Fault as fault:
             raise UsageError(f"{self.url} does not answer: {fault}") from fault
+
+    async def post(self, path: str, body: Mapping[str, object]) -> aiohttp.ClientResponse:
+        """Returns when the server has accepted the request. The response is the caller's to close."""
+        try:
+            response = await self._line().session.post(
+                f"{self.url}/{path}",
+                data=json.dumps(body).encode(),
+                headers={"Content-Type": "application/json"},
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as problem:
+            raise Fault(self._cannot_reach(problem)) from problem
+        if response.status == 200 and response.content_type in ("text/event-stream", "application/json"):
+            return response
+        try:
+            await self._refuse(response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as problem:
+            raise Fault(f"the server answers {response.status}, and the connection broke") from problem
+        finally:
+            response.close()
+
+    async def list_models(self) -> tuple[list[str], Dialect]:
+        """The models that it offers, and which server it is by their owner. Not every server lists its models."""
+        body = await self._get_models()
+        try:
+            return read_models(body) if body is not None else ([], "openai")
+        except Malformed as problem:
+            raise Fault(f"the server sent {problem}") from problem
 
     async def close(self) -> None:
         """Close the connections of this event loop."""
@@ -198,18 +226,14 @@ class HttpSampler:
         return self._server
 
     async def _ask(self) -> Server:
-        body = await self._get_models()
-        try:  # not every server lists its models
-            models, dialect = read_models(body) if body is not None else ([], None)
-        except Malformed as problem:
-            raise Fault(f"the server sent {problem}") from problem
+        models, dialect = await self.list_models()
         model = self.model
         if model is None:
             if len(models) != 1:
                 offered = one_line(", ".join(models[:8]), 200) or "none by name"
                 raise UsageError(f"{self.url} offers {offered}: say which one with model=")
             model = models[0]
-        return Server(model, self.dialect or dialect or "openai")
+        return Server(model, self.dialect or dialect)
 
     async def _get_models(self) -> bytes | None:
         try:
@@ -222,26 +246,6 @@ class HttpSampler:
         except (aiohttp.ClientError, TimeoutError, OSError) as problem:
             raise Fault(self._cannot_reach(problem)) from problem
 
-    async def _post(self, path: str, body: Mapping[str, object]) -> aiohttp.ClientResponse:
-        """Returns when the server has accepted the request. The response is the caller's to close."""
-        try:
-            response = await self._line().session.post(
-                f"{self.url}/{path}",
-                data=json.dumps(body).encode(),
-                headers={"Content-Type": "application/json"},
-                allow_redirects=False,
-            )
-        except (aiohttp.ClientError, TimeoutError, OSError) as problem:
-            raise Fault(self._cannot_reach(problem)) from problem
-        if response.status == 200 and response.content_type in ("text/event-stream", "application/json"):
-            return response
-        try:
-            await self._refuse(response)
-        except (aiohttp.ClientError, TimeoutError, OSError) as problem:
-            raise Fault(f"the server answers {response.status}, and the connection broke") from problem
-        finally:
-            response.close()
-
     async def _refuse(self, response: aiohttp.ClientResponse) -> NoReturn:
         status = response.status
         if 300 <= status < 400:
@@ -250,16 +254,19 @@ class HttpSampler:
         async with asyncio.timeout(ERROR_WAIT):
             said = self._without_key(describe_error((await read_capped(response, MAX_ERROR))[:MAX_ERROR]))
         if status in (401, 403):
-            raise UsageError(
+            raise Refused(
                 f"{self.url} refused the key ({status}: {said}): give one with key= or in {KEY_VARIABLE}"
                 if self._key
-                else f"{self.url} wants a key ({status}: {said}): give it with key= or in {KEY_VARIABLE}"
+                else f"{self.url} wants a key ({status}: {said}): give it with key= or in {KEY_VARIABLE}",
+                status=status,
+                said=said,
             )
         if is_final(status):
-            raise UsageError(f"{self.url} refused the request ({status}): {said}")
+            raise Refused(f"{self.url} refused the request ({status}): {said}", status=status, said=said)
         if status == 200:
             raise Fault(f"the server sent {one_line(response.content_type, 40)}, not an event stream: {said}")
-        raise Fault(f"the server answers {status}: {said}", after=_retry_after(response.headers.get("Retry-After")))
+        after = _retry_after(response.headers.get("Retry-After"))
+        raise Fault(f"the server answers {status}: {said}", after=after, status=status)
 
     def _cannot_reach(self, problem: BaseException) -> str:
         said = one_line(self._without_key(str(problem) or type(problem).__name__))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from random import Random
 
@@ -27,13 +28,24 @@ BYTES_PER_TOKEN = 16 * 1024  # twenty log-probs take about 3,000
 class Fault(Exception):
     """A try that failed, and may be made again."""
 
-    def __init__(self, reason: str, *, after: float | None = None) -> None:
+    def __init__(self, reason: str, *, after: float | None = None, status: int | None = None) -> None:
         super().__init__(reason)
         self.after = after  # seconds to wait, where the server said so
+        self.status = status  # None: the server did not answer
+
+
+class Refused(UsageError):
+    """The server's no to this request. `said`: its own words, without address or key."""
+
+    def __init__(self, message: str, *, status: int, said: str) -> None:
+        super().__init__(message)
+        self.status, self.said = status, said
 
 
 # Sends the request of a completion by its number, and returns when it was accepted.
 Send = Callable[[int], Awaitable[aiohttp.ClientResponse]]
+# Is told the events of a completion by its number, as they come; None: they begin anew.
+Note = Callable[[int, Sequence[Event] | None], None]
 
 
 @dataclass(slots=True)
@@ -94,9 +106,10 @@ class Requests:
     max_tokens: int
     top_logprobs: int | None
     send: Send
-    permits: Callable[[], asyncio.Semaphore]
+    permits: Callable[[], AbstractAsyncContextManager[None]]
     tries: Tries
     server: str  # its name in messages
+    note: Note | None = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _left: int = 0
     _why: dict[int, Finish] = field(default_factory=dict)
@@ -159,6 +172,8 @@ class Requests:
         attempt, told = 0, False
         while True:
             pieces = self._pieces[index] = Pieces(index, self.top_logprobs, restart=told)
+            if self.note is not None:
+                self.note(self.first + index, None)
             try:
                 async with self.permits():
                     self._say(await self._try(index, pieces))
@@ -239,6 +254,8 @@ class Requests:
                 malformed = problem
                 break
         chunk = pieces.add(event for event in events if event.error is None)
+        if self.note is not None:
+            self.note(self.first + pieces.index, events)
         if pieces.lacks_logprobs:
             raise UsageError(
                 f"{self.server} was asked for top_logprobs={self.top_logprobs} and sends no log-probs: use a server that does "
@@ -250,7 +267,11 @@ class Requests:
             await taken
         for event in events:
             if event.error is not None and is_final(event.error_code):
-                raise UsageError(f"{self.server} refused the request: {event.error}")
+                raise Refused(
+                    f"{self.server} refused the request: {event.error}",
+                    status=event.error_code or 400,
+                    said=event.error,
+                )
             if event.error is not None:
                 raise Fault(f"the server broke off: {event.error}")
         if malformed is not None:
