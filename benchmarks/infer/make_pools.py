@@ -42,22 +42,11 @@ POOLS: dict[str, dict[str, Any]] = {
         "temperature": 0.3,
         "tokens": 0.1,
     },
-    # Needs the weights and, to be made in minutes, a GPU: --device cuda. Not recorded here.
-    "smollm2": {
-        "model": "smollm2",
-        "task": "chains:length=3,prompt=words",
-        "problems": 500,
-        "samples": 64,
-        "max_tokens": 256,
-        "tokens": 0.1,
-    },
 }
 ABOUT = {
     "thinker": "A small GPT that tries expressions and then answers, at five limits on its thinking.",
     "small": "The small GPT that answers at once, cooled to temperature 0.3. The target may be reached by several expressions.",
-    "smollm2": "SmolLM2-135M-Instruct on sums of three numbers, asked in words.",
 }
-RECORDED = ("thinker", "small")
 
 
 def command(name: str) -> str:
@@ -143,7 +132,7 @@ def _shown(number: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(RECORDED), help=f"of {', '.join(POOLS)}")
+    parser.add_argument("names", nargs="*", default=list(POOLS), help=f"of {', '.join(POOLS)}")
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args()

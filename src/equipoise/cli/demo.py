@@ -69,6 +69,7 @@ def _write_report(found: Demo, out: Path) -> Path | None:
 
 def _show(found: Demo) -> None:
     from equipoise.cli.card import print_card
+    from equipoise.cli.tables import lay_out
     from equipoise.lab.demo import PLAIN, TITLES
     from equipoise.lab.demo_spending import WAYS
 
@@ -78,20 +79,14 @@ def _show(found: Demo) -> None:
     policies = [("base model", found.base, found.base_spending)]
     policies += [(TITLES[arm.name], arm.trained.after[0], arm.spending) for arm in found.arms]
     heads = ("", "pass@1", "pass@64", "distinct answers where none is right", "entropy")
-    _print_columns([heads, *((title, *_numbers(evaluated)) for title, evaluated, _ in policies)])
-    typer.echo("")
+    evaluated = [(title, *_numbers(found)) for title, found, _ in policies]
     spent = [(title, *(f"{spending.accuracy[way].value:.3f}" for way in WAYS)) for title, _, spending in policies]
-    _print_columns([("right answers, by how tokens are spent", *WAYS.values()), *spent])
+    right = ("right answers, by how tokens are spent", *WAYS.values())
+    typer.echo("\n".join([*lay_out(heads, evaluated), "", *lay_out(right, spent)]))
     typer.echo("")
     for arm in found.arms:
         typer.echo(f"{TITLES[arm.name]} against the base model: {_differences(arm.changes)}.")
     typer.echo(f"Kept against {TITLES[PLAIN]}: {_differences(found.kept_minus_plain)}.")
-
-
-def _print_columns(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _numbers(found: Evaluated) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ def solve(
     """
     from equipoise.base import Sampling
     from equipoise.cli.show import print_json
+    from equipoise.cli.tables import lay_out
     from equipoise.errors import UsageError
     from equipoise.lab.open_model import LONGER
     from equipoise.lab.solve import solve as run
@@ -112,10 +113,7 @@ def solve(
     if as_json:
         print_json(found.to_dict())
         return
-    table = [[safe_text(cell, 60) for cell in row] for row in (HEADS, *found.rows())]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        typer.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    typer.echo("\n".join(lay_out(HEADS, [[safe_text(cell, 60) for cell in row] for row in found.rows()])))
     typer.echo(safe_text(("stopped early. " if found.interrupted else "") + found.about(), 1000))
     if found.folder is not None:
         typer.echo(safe_text(f"wrote {found.folder}", 1000))

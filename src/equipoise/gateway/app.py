@@ -22,7 +22,7 @@ from equipoise.gateway.asking import make_questions
 from equipoise.gateway.auto import read_plan
 from equipoise.gateway.board import Entry
 from equipoise.gateway.client import Client, ClientGone, Receive, Scope, Send
-from equipoise.gateway.guard import Guard, is_loopback
+from equipoise.gateway.guard import Guard
 from equipoise.gateway.keys import Caller, Keyring, read_keys
 from equipoise.gateway.metrics import Metrics
 from equipoise.gateway.openapi import describe
@@ -34,6 +34,7 @@ from equipoise.gateway.search import STOPPING, Search, make_head
 from equipoise.gateway.settings import Settings
 from equipoise.gateway.upstreams import Fleet
 from equipoise.infer.ledger import Ledger
+from equipoise.loopback import is_loopback
 
 log = logging.getLogger("equipoise.gateway")
 GONE = 499  # what metrics count a client under that left before its reply

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import secrets
 from urllib.parse import urlsplit
@@ -11,19 +10,10 @@ from equipoise.errors import UsageError
 from equipoise.gateway.client import App, Client, Receive, Scope, Send
 from equipoise.gateway.keys import VARIABLE, Caller, Keyring
 from equipoise.gateway.refusals import Refusal
+from equipoise.loopback import host_named, is_loopback
 
 OPEN = frozenset({"/health/live", "/health/ready"})  # answered without a key
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
-def is_loopback(host: str) -> bool:
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def check_bind(host: str, keys: Keyring) -> None:
@@ -65,8 +55,8 @@ class Guard:
 
     def _check_local(self, client: Client) -> None:
         """A page of another site may send requests to a loopback port, by its own name or in the background: refuse both."""
-        match = _HOST.fullmatch(client.header("host") or "")
-        if match is None or not is_loopback(match[1]):
+        host = host_named(client.header("host"))
+        if host is None or not is_loopback(host):
             raise Refusal(
                 421, "this gateway has no keys and answers to localhost and 127.0.0.1 only", code="wrong_host"
             )

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from http.cookies import CookieError, SimpleCookie
 
 from equipoise.errors import UsageError
+from equipoise.loopback import host_named, is_loopback
 
 VARIABLE = "EQUIPOISE_DASH_TOKEN"
 COOKIE = "equipoise_dash"
 SHORTEST = 16  # characters of a token that somebody chose
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
 
 HEADERS: Mapping[str, str] = {
@@ -35,15 +35,6 @@ HEADERS: Mapping[str, str] = {
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def choose_token(host: str, environment: Mapping[str, str] = os.environ) -> str | None:
@@ -68,10 +59,9 @@ def allowed_hosts(bound: str, more: Iterable[str] = ()) -> frozenset[str]:
 
 def host_ok(header: str | None, names: frozenset[str], *, loopback: bool) -> bool:
     """Whether a Host header names this server. Its port is not looked at: a tunnel has another one."""
-    match = _HOST.fullmatch(header or "")
-    if match is None:
+    host = host_named(header)
+    if host is None:
         return False
-    host = match[1].lower().rstrip(".")
     if host in names:
         return True
     try:

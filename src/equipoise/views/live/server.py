@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 
 from equipoise.errors import MissingExtra, UsageError
 from equipoise.files import plain
-from equipoise.views.live.guard import COOKIE, HEADERS, allowed_hosts, given_tokens, host_ok, is_loopback, token_ok
+from equipoise.loopback import is_loopback
+from equipoise.views.live.guard import COOKIE, HEADERS, allowed_hosts, given_tokens, host_ok, token_ok
 from equipoise.views.live.state import ALSO, Live
 
 if TYPE_CHECKING:
