@@ -33,3 +33,29 @@ def equipoise(monkeypatch, capfd):
 
     monkeypatch.delenv("EQUIPOISE_DEBUG", raising=False)
     return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The file of a tiny GPT that solves some problems."""
+    from tiny_training import make_model
+
+    return make_model(tmp_path_factory.mktemp("model") / "tiny.safetensors")
+
+
+@pytest.fixture
+def run(tmp_path, model):
+    """Train `model` with these settings; the run's folder."""
+    from tiny_training import config_of
+
+    from equipoise.training.loop import train
+
+    made = []
+
+    def run(**changes):
+        out = tmp_path / f"run{len(made)}" / "run"
+        made.append(out)
+        train(config_of(out, model, **changes))
+        return out
+
+    return run

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from slow_training import CAREFUL, Slow, assert_near, entropy_of, grpo_advantages, newest, ppo, step_rows
-from tiny_training import Unjudged, config_of, make_model, read_metrics, read_rollouts
+from tiny_training import Unjudged, config_of, read_metrics, read_rollouts
 
 from equipoise.catalogue.table import recipes
 from equipoise.errors import UsageError
@@ -21,25 +21,6 @@ from equipoise.rollouts.folder import open_folder
 from equipoise.training.evaluate import evaluate
 from equipoise.training.loop import train
 from equipoise.training.recipe import Evaluation, recipe
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("model") / "tiny.safetensors")
-
-
-@pytest.fixture
-def run(tmp_path, model):
-    """Train with these settings; the run's folder."""
-    made = []
-
-    def run(**changes):
-        out = tmp_path / f"run{len(made)}" / "run"
-        made.append(out)
-        train(config_of(out, model, **changes))
-        return out
-
-    return run
 
 
 def shaper_state(folder):

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 from slow_training import CAREFUL, Slow, assert_near, grpo_advantages, newest, ppo, step_rows
-from tiny_training import TASK, TOKENS, config_of, read_metrics, read_rollouts
+from tiny_training import TASK, TOKENS, read_metrics, read_rollouts
 
 from equipoise.base import Answer, Completion, Grade, Problem
 from equipoise.errors import UsageError
@@ -20,7 +20,6 @@ from equipoise.tasks.again import ask_again
 from equipoise.tasks.table import find_task
 from equipoise.training.collect import Batch
 from equipoise.training.critique import CritiqueLoop, failed, refine
-from equipoise.training.loop import train
 from equipoise.training.sft import fine_tune, make_pairs
 
 LOOP = {"demonstrations": ("critique_loop:tries=3,coef=0.5",)}
@@ -40,19 +39,6 @@ def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
     save_gpt(path, tiny, TOKENS)
     return path
-
-
-@pytest.fixture
-def run(tmp_path, model):
-    made = []
-
-    def run(**changes):
-        out = tmp_path / f"run{len(made)}" / "run"
-        made.append(out)
-        train(config_of(out, model, **changes))
-        return out
-
-    return run
 
 
 def refined_rows(folder, step):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from slow_training import CAREFUL, Slow, assert_near, grpo_advantages, newest, ppo, step_rows
-from tiny_training import TASK, config_of, make_model, read_metrics
+from tiny_training import TASK, config_of, read_metrics
 
 from equipoise.base import Answer, Completion, Grade
 from equipoise.catalogue.settings import SLOTS
@@ -48,24 +48,6 @@ class Nameless:
 
     def grade(self, problem, completion):
         return find_task(TASK).grade(problem, completion)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("model") / "tiny.safetensors")
-
-
-@pytest.fixture
-def run(tmp_path, model):
-    made = []
-
-    def run(**changes):
-        out = tmp_path / f"run{len(made)}" / "run"
-        made.append(out)
-        train(config_of(out, model, **changes))
-        return out
-
-    return run
 
 
 def slots_of(method):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from tiny_training import TASK, config_of, make_model, read_metrics, read_rollouts
+from tiny_training import TASK, config_of, read_metrics, read_rollouts
 
 from equipoise.errors import UsageError
 from equipoise.rollouts.groups import Groups
@@ -19,24 +19,6 @@ from equipoise.training.loop import train
 from equipoise.training.problems import ProblemSource
 
 SMALL = find_task("countdown:numbers=3,largest=5,operators=+-")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("model") / "tiny.safetensors")
-
-
-@pytest.fixture
-def run(tmp_path, model):
-    made = []
-
-    def run(**changes):
-        out = tmp_path / f"run{len(made)}" / "run"
-        made.append(out)
-        train(config_of(out, model, **changes))
-        return out
-
-    return run
 
 
 def ids(problems):
