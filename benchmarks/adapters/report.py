@@ -43,6 +43,28 @@ def table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def answer(result: dict[str, Any]) -> str:
+    """The entropy that plain GRPO and every control end with, and whether a control that aims at a band left it."""
+    ends = {
+        name: [float(np.mean(found["entropy"][-LAST:])) for found in seeds] for name, seeds in by_arm(result).items()
+    }
+    right = {
+        name: [float(np.mean(found["reward"][-LAST:])) for found in seeds] for name, seeds in by_arm(result).items()
+    }
+    begins = float(np.mean([found["entropy"][0] for found in result["arms"]]))
+    plain = max(ends["plain"])
+    kept = [name for name in ends if min(ends[name]) > 10 * plain and min(right[name]) >= 0.9 * min(right["plain"])]
+    lost = [name for name in ends if name != "plain" and name not in kept]
+    words = [f"Plain GRPO falls from {begins:.2f} to {plain:.2f} nats or less."]
+    words += [f"`{name}` ends at {min(ends[name]):.2f} to {max(ends[name]):.2f}, as often right." for name in kept]
+    words += [
+        f"`{name}`, with the settings below, does not help: it ends at {min(ends[name]):.2f} to {max(ends[name]):.2f}, right in "
+        f"{min(right[name]):.2f} to {max(right[name]):.2f}."
+        for name in lost
+    ]
+    return " ".join(words)
+
+
 def page(result: dict[str, Any]) -> str:
     arms = by_arm(result)
     first = next(iter(arms.values()))
@@ -53,6 +75,8 @@ def page(result: dict[str, Any]) -> str:
         "# Controls inside TRL",
         "",
         "Does a control of the catalogue, added to TRL's `GRPOTrainer` by the adapter, hold the entropy that plain GRPO loses?",
+        "",
+        answer(result),
         "",
         f"{result['model']} learns Countdown with two numbers for {len(first[0]['entropy'])} steps of "
         f"{first[0]['prompts']} × {first[0]['samples']} completions, learning rate {first[0]['lr']:g}, {len(first)} seeds "
@@ -68,9 +92,10 @@ def page(result: dict[str, Any]) -> str:
         low, high = found["overhead_95"]
         lines += [
             "",
-            f"The capture costs {found['overhead']:+.1%} of a step (95 % {low:+.1%} to {high:+.1%}, bootstrap over {found['steps_on']} steps with and "
-            f"{found['steps_off']} without it, in blocks of one run; {found['completions']} completions of {found['tokens']} tokens, median "
-            f"{found['median_seconds_off']:.2f} s a step). {found['training_thread_share']:.2%} of a step is spent by the training thread itself.",
+            f"Of a step with the capture {found['training_thread_share']:.2%} is spent by the training thread in it; the rest is written by another thread. "
+            f"The time of steps with it differs by {found['overhead']:+.1%} from those without (95 % {low:+.1%} to {high:+.1%}, bootstrap over {found['steps_on']} steps "
+            f"with and {found['steps_off']} without, in blocks of one run; {found['completions']} completions of {found['tokens']} tokens, median "
+            f"{found['median_seconds_off']:.2f} s a step).",
         ]
     command = f"PYTHONPATH=src:. python -m benchmarks.adapters.trl_run {' '.join(result['arguments'])}"
     return "\n".join([*lines, "", "Made by", "", f"    {command}", "    python -m benchmarks.adapters.report", ""])
