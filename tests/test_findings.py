@@ -1,0 +1,46 @@
+"""The tables of docs/findings that are made from committed studies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.findings import law, transfer
+from benchmarks.findings.studied import Studied
+
+
+def make_study() -> Studied:
+    """Two temperatures, two problems, ten samples: the base model has pass@1 .6 cold and .2 hot."""
+    base = {
+        "correct": np.array([[[8.0, 4.0], [4.0, 0.0]]]),
+        "distinct": np.array([[[2.0, 4.0], [6.0, 10.0]]]),
+    }
+    run = {"state": "fit", "r2": 0.6, "r2_line": 0.5, "r2_saturating": 0.4}
+    looks = [
+        {"share": 0.5, "truth": truth, "at_final_entropy": {"value": 0.5, "low": 0.45, "high": 0.55}, "line": 0.7, "saturating": 0.1}
+        for truth in (0.4, 0.5)
+    ]  # fmt: skip
+    results = {
+        "headline": 1.0,
+        "evaluation": {"samples": 10},
+        "law": [run | {"backtest": [looks[0]]}, run | {"state": "no fit", "r2": 0.2, "backtest": [looks[1]]}],
+    }
+    return Studied("made", results, (0.3, 1.0), {"base": base})
+
+
+def test_the_cooled_base_lies_between_two_temperatures():
+    # pass@1 .5 is three quarters of the way from hot (.2) to cold (.6): 3/4 · (2, 4) + 1/4 · (6, 10)
+    assert transfer.cool(make_study(), 0.5) == pytest.approx([3.0, 5.5])
+
+
+def test_beyond_every_temperature_there_is_no_cooled_base():
+    assert np.isnan(transfer.cool(make_study(), 0.61)).all()
+
+
+def test_forecasts_are_compared_with_the_guess_of_the_mean_end():
+    # ends .4 and .5: the law is off by .1 and 0, the line by .3 and .2, their mean (.45) by .05 each; only .5 is inside .45 to .55
+    assert law.forecast(make_study(), 0.5) == ("made", "50%", "0.050", "0.250", "0.350", "0.050", "1 of 2")
+
+
+def test_runs_that_the_law_fits_are_counted():
+    assert law.described(make_study())[:4] == ("made", "2", "1", "0.40 (0.20 to 0.60)")
