@@ -9,6 +9,7 @@ from dataclasses import replace
 from equipoise.base import Answer, Choice, Completion, Grade, Prompt, Question, Sampling
 from equipoise.infer.ledger import Ledger
 from equipoise.infer.metered import Metered
+from equipoise.infer.population import Candidate, Island
 from equipoise.samplers.scripted import Reply, Say, Scripted
 
 
@@ -51,3 +52,12 @@ def graded(**rewards: float | None) -> Callable[[Completion], Grade]:
 
 def with_how(question: Question, **changes) -> Question:
     return replace(question, how=replace(question.how, **changes))
+
+
+def candidate(text: str, score: float) -> Candidate:
+    """A solution of a population, with this score."""
+    return Candidate(Completion(text), Answer(text), Grade(Answer(text), "wrong", score), score)
+
+
+def island(**scores: float) -> Island:
+    return Island({text: candidate(text, score) for text, score in scores.items()})

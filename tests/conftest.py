@@ -35,6 +35,22 @@ def equipoise(monkeypatch, capfd):
     return run
 
 
+@pytest.fixture
+def figure(request):
+    """`figure(name, value, most=…)`: what was measured, checked against what is promised and kept in build/figures.json."""
+
+    def note(name: str, value: float, *, most: float | None = None, least: float | None = None) -> None:
+        file = request.config.rootpath / "build" / "figures.json"
+        file.parent.mkdir(exist_ok=True)
+        known = json.loads(file.read_text()) if file.exists() else {}
+        known[name] = {"value": value, "most": most, "least": least, "test": request.node.nodeid}
+        file.write_text(json.dumps(known, indent=1) + "\n")
+        assert most is None or value <= most, name
+        assert least is None or value >= least, name
+
+    return note
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """The file of a tiny GPT that solves some problems."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import uvicorn
-from unruly_server import Asked, Reply
+from unruly_server import Asked, Reply, UnrulyServer
 
-from equipoise.gateway.app import Gateway, make_app
+from equipoise.gateway.answering import Gateway
+from equipoise.gateway.app import make_app
 from equipoise.gateway.ops import make_ops
 from equipoise.gateway.serving import Quiet, listen
 from equipoise.gateway.settings import Settings
+from equipoise.wire import EventStream
 
 CHAT = [{"role": "user", "content": "2+2?"}]
 
@@ -125,3 +128,67 @@ def saying(*texts: str, **more: Any):
         await reply.finish(usage=usage)
 
     return behave
+
+
+def thinking_for(seconds: float):
+    """A server that is silent for so long in the middle of its answer."""
+
+    async def behave(reply: Reply, asked: Asked) -> None:
+        await reply.head()
+        await reply.say("The answer is ")
+        await asyncio.sleep(seconds)
+        await reply.say("4")
+        await reply.finish()
+
+    return behave
+
+
+@dataclass
+class Spent:
+    """One request under a budget: all in tokens, `chunk` being the most that one read of a socket brought."""
+
+    budget: int
+    booked: int  # in the ledger
+    sent: int  # by the server's own count
+    calls: int
+    cut: int  # streams that were closed before their end
+    chunk: int
+
+
+async def spend_budgets(requests: int, *, seed: int, monkeypatch: Any) -> list[Spent]:
+    """Random strategies and budgets against a server that keeps to no limit, and never ends one completion of seven."""
+    rng = random.Random(seed)
+    specs = ["single", "majority:n=5", "esc:cap=9", "adaptive_consistency:cap=7,at_once=3", "anytime:cap=8,at_once=4"]
+    feed, chunks = EventStream.feed, [1]
+
+    def noting(self: EventStream, received: bytes) -> list[bytes]:
+        found = feed(self, received)
+        chunks.append(len(found))
+        return found
+
+    monkeypatch.setattr(EventStream, "feed", noting)
+
+    async def behave(reply: Reply, asked: Asked) -> None:
+        await reply.head()
+        for _ in range(3 + asked.body["seed"] % 40 if asked.body["seed"] % 7 else 10**6):
+            await reply.say("x")
+            await asyncio.sleep(0.0005)
+        await reply.say(" The answer is ", str(asked.body["seed"] % 2))
+        await reply.finish()
+
+    found = []
+    async with UnrulyServer(behave) as server, world(server) as there:
+        ledger = there.gateway.keys.callers[0].ledger
+        for _ in range(requests):
+            before = (ledger.spent.generated, server.sent, len(server.asked), server.left)
+            chunks[:] = [1]
+            budget, limit = rng.randint(5, 200), rng.choice([8, 30, 200])
+            wanted = {"strategy": rng.choice(specs), "budget": budget}
+            status, _, told = await there.post(seed=rng.randrange(10**6), max_tokens=limit, equipoise=wanted)
+            await until(lambda: server.open == 0)
+            assert status == 200, told
+            after = (ledger.spent.generated, server.sent, len(server.asked), server.left)
+            found.append(Spent(budget, *(now - was for now, was in zip(after, before, strict=True)), max(chunks)))
+            assert told["usage"]["completion_tokens"] == found[-1].booked
+            assert ledger._reserved == 0
+    return found

@@ -19,7 +19,8 @@ from unruly_server import UnrulyServer
 
 from equipoise.errors import UsageError
 from equipoise.gateway import keys as keys_module
-from equipoise.gateway.app import Gateway, make_app
+from equipoise.gateway.answering import Gateway
+from equipoise.gateway.app import make_app
 from equipoise.gateway.guard import check_bind
 from equipoise.gateway.keys import Keyring, read_keys
 from equipoise.gateway.serving import serve
@@ -79,6 +80,61 @@ def test_only_the_very_key_opens(header):
 
     status, told, good = run(go())
     assert (status, told["error"]["type"], good) == (401, "authentication_error", 200)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"Authorization: Bearer {KEY}\r\nAuthorization: Bearer {KEY}x",
+        f"Authorization: Bearer {KEY}x\r\nAuthorization: Bearer {KEY}",
+        f"Authorization: Bearer\r\n {KEY}x",
+        f"Authorization: Bearer {KEY}\r\n\tx",
+        f"Authorization: Bearer {KEY}\0",
+        f"Authorization : Bearer {KEY}",
+        f"X-Authorization: Bearer {KEY}",
+    ],
+    ids=["twice", "twice the other way", "folded", "folded with a tab", "with a zero", "with a space", "another name"],
+)
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "//v1/models", "/v1/%6dodels", "/./v1/models", "/health/live/../../v1/models"]
+)
+def test_no_header_of_odd_form_opens_anything(lines, path):
+    async def go():
+        async with UnrulyServer(saying("4")) as server, world(server, environment={keys_module.VARIABLE: KEY}) as there:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(there.url.rpartition(":")[2]))
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{lines}\r\n\r\n".encode())
+            told = await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+            return told
+
+    told = run(go())
+    assert told.split()[1] in (b"400", b"401")
+    assert b"tiny" not in told
+
+
+def test_a_clock_that_jumps_breaks_no_request_and_leaves_nothing_set_aside(monkeypatch):
+    gate, jump = asyncio.Event(), [0.0]
+    real = keys_module.time.time
+    monkeypatch.setattr(keys_module.time, "time", lambda: real() + jump[0])
+
+    async def behave(reply, asked):
+        await gate.wait()
+        await saying("4|2")(reply, asked)
+
+    async def go():
+        rule = {"keys": {"ann": {"sha256": hashed(), "tokens_per_day": 100}}}
+        async with UnrulyServer(behave) as server, world(server, **rule) as there:
+            (caller,) = there.gateway.keys.callers
+            going, ledgers = asyncio.ensure_future(there.post(headers=bearer(), max_tokens=10)), [caller.ledger]
+            await until(lambda: server.open == 1)
+            for days in (3, -3):
+                jump[0] = days * 86400.0
+                ledgers.append(caller.ledger)
+            gate.set()
+            statuses = [(await going)[0], (await there.post(headers=bearer(), max_tokens=10))[0]]
+            return statuses, [each._reserved for each in ledgers], sum(each.spent.generated for each in ledgers)
+
+    assert run(go()) == ([200, 200], [0, 0, 0], 4)
 
 
 def test_keys_are_held_as_digests_and_compared_by_hmac(monkeypatch):

@@ -360,5 +360,5 @@ def test_no_request_brings_the_gateway_down():
         loop.run_until_complete(task)
     finally:
         loop.close()
-    assert seen[200] > 20
+    assert seen[200] > CASES / 10  # replies too, not refusals alone
     assert seen[400] > 20

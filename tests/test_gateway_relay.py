@@ -206,11 +206,10 @@ def test_an_upstreams_error_has_openais_shape_and_no_address(reply_status, statu
             return await there.post(stream=stream), server.url, len(server.asked)
 
     (found, headers, told), url, asked = run(go())
-    if strategy != "single" and status == 429:
-        status = 502  # of several completions that failed, what the last try said
     assert found == status
     assert set(told["error"]) == {"message", "type", "param", "code"}
     assert headers["x-should-retry"] == retry
+    assert ("retry-after" in headers) == (status in (429, 502) and reply_status != 401)
     assert headers["x-request-id"]
     assert url not in json.dumps(told)
     assert asked <= (2 if strategy == "single" else 4)
@@ -439,13 +438,67 @@ def test_a_running_count_of_the_upstream_is_believed_and_kept_from_the_caller():
     assert not any("usage" in event for event in events[:-1])
 
 
-def test_a_wait_that_is_too_long_is_the_callers_to_wait():
+@pytest.mark.parametrize("strategy", ["single", "majority:n=2"])
+def test_a_wait_that_is_too_long_is_the_callers_to_wait(strategy):
     async def behave(reply, asked):
         await reply.error(429, {"error": {"message": "busy"}}, Retry_After="60")
 
     async def go():
-        async with UnrulyServer(behave) as server, world(server) as there:
+        async with UnrulyServer(behave) as server, world(server, strategy=strategy) as there:
             return await there.post(), len(server.asked)
 
     (status, headers, _), asked = run(go())
-    assert (status, headers["retry-after"], asked) == (429, "60", 1)
+    assert (status, headers["retry-after"], asked) == (429, "60", 1 if strategy == "single" else 2)
+
+
+def test_tokens_of_tries_that_failed_are_within_the_budget_too():
+    async def behave(reply, asked):
+        await reply.head()
+        for _ in range(6):
+            await reply.say("x")
+            await asyncio.sleep(0.01)
+        if asked.number < 2:
+            reply.reset()
+            return
+        await reply.forever(0.01)
+
+    async def go():
+        async with UnrulyServer(behave) as server, world(server, retries=3) as there:
+            found = []
+            for strategy in ("single", "majority:n=1"):
+                server.asked.clear()
+                wanted = {"strategy": strategy, "budget": 15}
+                status, _, told = await there.post(equipoise=wanted, max_tokens=15)
+                limits = [each.body["max_tokens"] for each in server.asked]
+                found.append((status, limits, told["usage"]["completion_tokens"]))
+            return found
+
+    (one, limits, spent), (two, _, of_search) = run(go())
+    assert (one, two) == (200, 200)
+    assert limits[0] == 15
+    assert (
+        limits[2] <= 15 - 2 * 5
+    )  # what is left, where each failed try has made six, the last of them perhaps not seen
+    assert spent <= 16
+    assert of_search <= 16
+
+
+@pytest.mark.parametrize("strategy", ["single", "majority:n=1"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_letter_that_comes_in_two_halves_is_one(strategy, stream):
+    async def behave(reply, asked):
+        await reply.head()
+        event = 'data: {"choices": [{"index": 0, "delta": {"content": "é€🐳"}}]}\n\n'.encode()
+        for byte in range(len(event)):  # every cut there can be
+            await reply.raw(event[byte : byte + 1])
+            await asyncio.sleep(0.001)
+        await reply.finish()
+
+    async def go():
+        async with UnrulyServer(behave) as server, world(server, strategy=strategy, budget=100) as there:
+            if not stream:
+                return (await there.post())[2]["choices"][0]["message"]["content"]
+            events = await there.stream()
+            return "".join(c["delta"].get("content") or "" for each in events[:-1] for c in each["choices"])
+
+    assert run(go()) == "é€🐳"

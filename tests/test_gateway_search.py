@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 
 import pytest
 
@@ -12,10 +11,8 @@ pytest.importorskip("starlette", reason="needs starlette: pip install 'equipoise
 pytest.importorskip("uvicorn", reason="needs uvicorn: pip install 'equipoise[serve]'")
 pytest.importorskip("aiohttp", reason="needs aiohttp: pip install 'equipoise[serve]'")
 
-from gateway_world import run, saying, until, world
+from gateway_world import run, saying, spend_budgets, world
 from unruly_server import UnrulyServer
-
-from equipoise.wire import EventStream
 
 LONG = "roses are red and violets are blue, and this line is far too long to be an answer to anything at all"
 FOUR = ("The answer is |4", "The answer is |7", "so the answer is |4", LONG)
@@ -278,12 +275,15 @@ def test_the_time_limit_answers_with_what_is_there():
     assert server.left == 2
 
 
-def test_a_time_limit_without_anything_is_a_timeout():
+@pytest.mark.parametrize("strategy", ["single", "majority:n=2"])
+@pytest.mark.parametrize(("limits", "status"), [({}, 408), ({"seconds": 0.1}, 504)])
+def test_a_time_limit_without_anything_is_a_timeout_of_who_gave_it(strategy, limits, status):
     async def behave(reply, asked):
         await reply.hang()
 
-    (status, _, told), _, _ = ask(behave, equipoise={"strategy": "majority:n=2", "seconds": 0.1})
-    assert (status, told["error"]["code"]) == (504, "timeout")
+    wanted = {"strategy": strategy} | ({} if limits else {"seconds": 0.1})
+    (found, _, told), _, _ = ask(behave, settings={"limits": limits}, equipoise=wanted)
+    assert (found, told["error"]["code"], told["error"]["type"]) == (status, "timeout", "timeout_error")
 
 
 @pytest.mark.parametrize(
@@ -316,54 +316,14 @@ def test_what_cannot_be_done_is_refused_in_one_line(body, said):
     assert not server.asked
 
 
-def test_against_a_server_that_ignores_limits_a_budget_is_exceeded_by_what_is_in_flight_at_most(monkeypatch):
-    """For each completion by the chunk that shows it, and by the one that had arrived when the connection was closed.
-
-    A chunk is what one read of the socket brings; the largest is noted as the events are taken apart.
-    """
-    rng = random.Random(0)
-    specs = ["single", "majority:n=5", "esc:cap=9", "adaptive_consistency:cap=7,at_once=3", "anytime:cap=8,at_once=4"]
-    feed, chunks = EventStream.feed, [0]
-
-    def noting(self, received):
-        found = feed(self, received)
-        chunks.append(len(found))
-        return found
-
-    monkeypatch.setattr(EventStream, "feed", noting)
-
-    async def behave(reply, asked):
-        await reply.head()
-        for _ in range(3 + asked.body["seed"] % 40 if asked.body["seed"] % 3 else 10**6):
-            await reply.say("x")
-            await asyncio.sleep(0.0005)
-        await reply.say(" The answer is ", str(asked.body["seed"] % 2))
-        await reply.finish()
-
-    async def go():
-        exact = 0
-        async with UnrulyServer(behave) as server, world(server) as there:
-            ledger = there.gateway.keys.callers[0].ledger
-            for _ in range(40):
-                before, was, calls = server.sent, ledger.spent.generated, len(server.asked)
-                chunks[:] = [1]
-                budget, spec = rng.randint(5, 200), rng.choice(specs)
-                wanted = {"strategy": spec, "budget": budget}
-                status, _, told = await there.post(
-                    seed=rng.randrange(10**6), max_tokens=rng.choice([8, 30, 200]), equipoise=wanted
-                )
-                await until(lambda: server.open == 0, 2.0)
-                spent, sent, calls = ledger.spent.generated - was, server.sent - before, len(server.asked) - calls
-                assert status == 200, told
-                assert told["usage"]["completion_tokens"] == spent
-                assert spent <= budget + 2 * calls * max(chunks)
-                # What the server wrote when nobody read any more is known to nobody else.
-                assert spent <= sent
-                exact += spent == sent
-                assert ledger._reserved == 0
-        return exact
-
-    assert run(go(), 60) > 0
+def test_against_a_server_that_ignores_limits_a_budget_is_exceeded_by_a_chunk_of_each_completion_at_most(monkeypatch):
+    spent = run(spend_budgets(40, seed=0, monkeypatch=monkeypatch), 60)
+    for each in spent:
+        assert each.booked <= each.budget + each.calls * each.chunk
+        # What the server wrote when nobody read any more is known to nobody else.
+        assert each.booked == each.sent if not each.cut else each.booked <= each.sent
+    assert any(not each.cut for each in spent)
+    assert any(each.cut for each in spent)
 
 
 # --- the record

@@ -10,6 +10,7 @@ from equipoise.models.decoding import Decoding  # noqa: E402
 from equipoise.models.generate import generate  # noqa: E402
 from equipoise.models.gpt import GPT, GPTConfig  # noqa: E402
 from equipoise.models.graphs import MOST, StepGraphs  # noqa: E402
+from equipoise.models.proxy import ProxyModel  # noqa: E402
 from equipoise.models.samples import Samples, score_samples  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -63,9 +64,36 @@ def test_graphs_see_weights_that_changed_in_place() -> None:
 def test_many_shapes_and_rules_share_one_store() -> None:
     model, graphs = wild(), StepGraphs()
     for samples in range(1, MOST + 3):
-        for decoding in (Decoding(), Decoding(temperature=0.7, top_p=0.9, min_p=0.05)):
+        for decoding in (
+            Decoding(),
+            Decoding(temperature=0.7, top_p=0.9, min_p=0.05),
+            Decoding(temperature=1.6, top_n_sigma=1.2, edt=0.2, order="temperature_last"),
+            Decoding(repel=1.0),
+        ):
             stepped = sample(model, None, samples=samples, decoding=decoding)
             assert torch.equal(stepped.ids_BT, sample(model, graphs, samples=samples, decoding=decoding).ids_BT)
+
+
+def test_siblings_keep_apart_the_same_way_on_both_devices() -> None:
+    model = wild()
+    on_gpu = sample(model, StepGraphs(), decoding=Decoding(repel=1.0, repel_first=3))
+    assert torch.equal(
+        on_gpu.ids_BT.cpu(), sample(model.cpu(), None, decoding=Decoding(repel=1.0, repel_first=3)).ids_BT
+    )
+
+
+def test_a_proxy_replays_and_its_limits_are_exact() -> None:
+    base, expert = wild(torch.float32), GPT(GPTConfig(8, width=16, layers=1, heads=2, context=40), seed=3).to("cuda")
+    anti = GPT(GPTConfig(8, width=16, layers=1, heads=2, context=40), seed=4).to("cuda")
+    proxy, graphs = ProxyModel(base, expert, anti, alpha=1.5), StepGraphs()
+    assert torch.equal(sample(proxy, None).ids_BT, sample(proxy, graphs).ids_BT)
+    for same, alone in (
+        (proxy.at(0.0), base),
+        (ProxyModel(base, anti, anti), base),
+        (ProxyModel(base, expert, base), expert),
+    ):
+        assert torch.equal(sample(same, graphs).ids_BT, sample(alone, graphs).ids_BT)
+        assert torch.equal(sample(same, None).logp_BT, sample(alone, None).logp_BT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import math
@@ -528,6 +529,15 @@ def test_the_key_comes_from_the_environment_and_is_in_no_repr(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("cut", "told"), [(None, "you sent ***, no"), (20, "you sent ***"), (14, "you sent planted-key-o"[:14])]
+)
+def test_a_key_that_a_server_repeats_is_hidden_also_where_it_was_cut(cut, told):
+    key = "planted-key-of-the-upstream"
+    assert connect("http://127.0.0.1:9", key=key).hide_key(f"you sent {key}, no"[:cut]) == told
+    assert connect("http://127.0.0.1:9", key="").hide_key("you sent") == "you sent"
+
+
+@pytest.mark.parametrize(
     ("url", "base"),
     [
         ("http://localhost:8000", "http://localhost:8000/v1"),
@@ -862,3 +872,62 @@ def test_extra_fields_go_to_the_server_last():
     assert (body["top_k"], body["stop"], body["thinking_token_budget"], body["max_tokens"]) == (20, ["\n"], 30, 5)
     assert "seed" not in body
     assert json.dumps(body)
+
+
+class Flood:
+    """A reply that brings one piece with every read, and has fifty more behind it as long as it is open."""
+
+    status, content_type, headers = 200, "text/event-stream", {}
+
+    def __init__(self, breaks_after=None):
+        self.content, self.open, self.left = self, True, breaks_after
+
+    @staticmethod
+    def tokens(n):
+        return b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n' * n
+
+    async def readany(self):
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise ConnectionResetError
+        return self.tokens(1)
+
+    def read_nowait(self):
+        return self.tokens(50 if self.open else 0)
+
+    def close(self):
+        self.open = False
+
+    release = close
+
+
+@pytest.mark.parametrize(
+    ("breaks", "calls", "spent"),
+    [
+        ([None], 1, 11),  # the eleventh token shows that it does not end by itself
+        ([6, None], 2, 11),  # six of a try that failed, and the fifth of the next
+        ([6, 4, None], 2, 10),  # nothing is left for a third try
+    ],
+)
+def test_what_goes_beyond_its_limit_is_closed_before_anything_more_of_it_is_read(breaks, calls, spent):
+    sent = []
+
+    class Sampler:
+        def draw(self, prompt, how, *, n, seed, first=0):
+            async def send(number):
+                sent.append(number)
+                return Flood(breaks[sent.count(number) - 1])
+
+            tries, permits = http_draw.Tries(5, 0.001, seed), contextlib.nullcontext
+            return http_draw.HttpDraw(http_draw.Requests(n, first, how.max_tokens, None, send, permits, tries, "it"))
+
+    async def go():
+        question = Question("q", CHAT, lambda completion: None, Sampling(max_tokens=10))
+        metered = Metered(Sampler(), Ledger(40))
+        drawn = await metered.draw(question, n=3).completions()
+        return [each.finish for each in drawn], metered.ledger.spent.generated
+
+    ends = "error" if spent == 10 else "length"
+    assert run(go()) == ([ends] * 3, 3 * spent)
+    assert Counter(sent) == {0: calls, 1: calls, 2: calls}

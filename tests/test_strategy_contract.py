@@ -24,10 +24,12 @@ NAMES = [m.name for m in methods() if m.loop == "inference" and is_built(m)]
 SHARED = {target for target, rows in Counter(find_method(name).target for name in NAMES).items() if rows > 1}
 
 # Settings in which a strategy has one completion to choose from.
-ONE = {"n": 1, "turns": 1, "cap": 1, "warmup": 1, "wait": 0}
+ONE = {"n": 1, "turns": 1, "cap": 1, "warmup": 1, "wait": 0, "generations": 1, "islands": 1, "conversations": 1}
 # What depends on the order of the completions: those that take one, a chain of them, or stop early.
 ORDERED = {
     "single", "revision", "cap", "budget_forcing", "adaptive_consistency", "esc", "anytime", "settled", "deepconf_online",
+    "reasc", "parallel_probe", "mars", "beam", "dvts", "particles", "agent",
+    "mind_evolution", "revision_threads",
 }  # fmt: skip
 
 SAYS = ("4", "7", "?", "4", "9", "4", "7", "?")

@@ -34,6 +34,11 @@ CANNOT = {
     "diverse_demonstrations": "rollouts that are recorded already",
 }
 TRAINING = [method for method in methods() if method.loop == "training"]
+# What a method acts on where that is not part of every run, and settings that suit a small one.
+BESIDE = {
+    "anneal_k": {"advantage": "passk_training", "controllers": ("anneal_k:start=8",)},
+    "base_anchor": {"demonstrations": ("base_anchor:problems=9",)},
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ def slots_of(method):
 def test_a_method_of_the_catalogue_trains(run, name):
     [method] = [method for method in TRAINING if method.name == name]
     folder = run(
-        method={"bonus_on_answer": True, **slots_of(method)},
+        method={"bonus_on_answer": True, **slots_of(method), **BESIDE.get(name, {})},
         sampling={"prompts": 3, "samples": 8, "pool": 6},
         learning={"steps": 1, "updates": 2},
         evaluation={"problems": 2, "samples": 1},
@@ -142,6 +147,15 @@ def test_planning_and_answer_tokens_are_those_that_touch_their_spans():
         [row] = collect.mark_tokens(name, batch, tokens, (1, 20))
         start = text.index(marked)
         assert [place for place, is_marked in enumerate(row) if is_marked] == list(range(start, start + len(marked)))
+
+
+def test_an_answer_after_thinking_is_marked_after_the_thinking():
+    tokens = Characters("0123456789+[]", thinking=("[", "]"))
+    whole = "[1+2]2+1"
+    completion = Completion("2+1", thinking="1+2", token_ids=[*tokens.encode(whole), *tokens.stop])
+    batch = collect.Batch([], [completion], [Grade(Answer("1+2", span=(0, 3)), "right", 1.0)], None, None, None)
+    [row] = collect.mark_tokens("answer_BT", batch, tokens, (1, 10))
+    assert [place for place, is_marked in enumerate(row) if is_marked] == [5, 6, 7]
 
 
 def test_planning_credit_weighs_the_tokens_that_plan(run, model, monkeypatch):

@@ -23,22 +23,29 @@ from equipoise.training.checkpoints import complete_checkpoints, load_checkpoint
 from equipoise.training.loop import train
 from equipoise.training.recipe import TrainConfig
 
-# All that keeps a state from step to step: three controllers, the outcome counter, the curriculum, the optimiser, draws of
-# tokens; and steps that are refilled from the same curriculum, and refined.
+# All that keeps a state from step to step: controllers and a schedule, the outcome counter, the curriculum, the optimiser, draws of
+# tokens, completions that are kept to be imitated, the average of the weights; and steps that are refilled from the same
+# curriculum, and refined.
 SETTINGS = {
     "method": {
         "surrogate": "clip_cov_step:share=0.1,low=0.01,high=9",
         "regularisers": ["kl:coef=0.05,kind=exact"],
         "bonuses": ["ucb_mean"],
         "bonus_on_answer": True,
-        "controllers": ["band:low=1,high=2", "adaptive_clip", "entropy_budget:target=0.5"],
+        "controllers": [
+            *("band:low=1,high=2", "adaptive_clip", "entropy_budget:target=0.5"),
+            "anneal_kl:start=0.2,end=0.1,over=5",
+        ],
         "filters": ["dynamic_sampling"],
         "curriculum": "curriculum:draws=4,defer_for=2",
-        "demonstrations": ["critique_loop:tries=2"],
+        "demonstrations": [
+            *("critique_loop:tries=2", "base_anchor:problems=6,rows=3"),
+            "rare_replay:rows=3,most_rate=0.9,size=9",
+        ],
     },
     "sampling": {"prompts": 4, "samples": 4, "pool": 16, "refills": 2, "most_prompts": 7},
     "evaluation": {"problems": 4, "samples": 4, "every": 2},
-    "learning": {"updates": 2, "rows": 7, "steps": 6},
+    "learning": {"updates": 2, "rows": 7, "steps": 6, "ema": 0.5},
 }
 
 
@@ -70,7 +77,7 @@ def assert_same(folder, whole, *, rollouts=True):
         assert read_rollouts(folder) == read_rollouts(whole)
     (step, found), (last, expected) = complete_checkpoints(folder)[-1], complete_checkpoints(whole)[-1]
     assert step == last
-    for name in ("model.safetensors", "optimiser.safetensors", "state.json"):
+    for name in ("model.safetensors", "optimiser.safetensors", "ema.safetensors", "state.json"):
         assert (found / name).read_bytes() == (expected / name).read_bytes(), name
 
 
@@ -96,6 +103,9 @@ def test_the_state_that_is_saved_is_not_trivial(whole):
     assert state["controllers"]["adaptive_clip"]["initial"] is not None
     assert state["controllers"]["entropy_budget"]["step"] == 6
     assert sum(map(len, state["counter"]["counts"].values())) > 10
+    assert state["controllers"]["anneal_kl"]["seen"] == 6
+    assert len(saved["shelves"]["rare_replay"]["kept"]) == 9
+    assert len(saved["shelves"]["base_anchor"]["kept"]) > 2
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 6])

@@ -277,6 +277,11 @@ class Question:
     how: Sampling = Sampling()
     judge: Callable[[Completion], Grade] | None = None  # a verifier or reward that costs no tokens
     seed: int = 0
+    # The question with earlier tries and what was wrong with each, in a form that its model was taught; None: put it in words.
+    again: Callable[[Sequence[tuple[Completion, Grade]]], Prompt | None] | None = None
+    progress: Callable[[Completion], float | None] | None = None  # how good the beginning of a reply is, 0 to 1
+    tools: Mapping[str, Callable[[str], str]] = field(default_factory=dict)  # what an agent may call, by name
+    reworded: Callable[[int], Prompt] | None = None  # the question in other words, 0: as it is
 
 
 @dataclass(frozen=True, slots=True)

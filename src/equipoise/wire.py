@@ -35,6 +35,16 @@ _CONTINUE: Mapping[Dialect, Mapping[str, Any] | None] = {
     "llama.cpp": {},
     "openai": None,
 }
+# How a token is chosen, beyond OpenAI's fields, and who can be told: a server that does not know a field passes it over in silence.
+# llama.cpp truncates before the temperature, the others after it.
+_DECODING: Mapping[str, tuple[Dialect, ...]] = {
+    "top_n_sigma": ("llama.cpp", "openai"),  # of an unknown server it is the user who knows
+    "edt": (),
+    "repel": (),
+    "repel_first": (),
+    "order": (),
+    "alpha": (),
+}
 _OURS = ("model", "messages", "prompt", "n", "stream", "stream_options")  # not to be replaced by the sampling's `extra`
 
 # Words for an end that have one of ours. Others are a stop; those in _FAILED are no end of an answer.
@@ -143,6 +153,13 @@ def write_request(
     taken = sorted(set(how.extra) & {*_OURS, limit_field})
     if taken:
         raise UsageError(f"the extra sampling fields {', '.join(taken)} are set by the sampler itself: leave them out")
+    for name in how.extra:
+        if dialect not in _DECODING.get(name, DIALECTS):
+            knows = ", ".join(_DECODING[name]) or "none"
+            raise UsageError(
+                f"{name} was asked for, and a server of dialect '{dialect}' has no such setting (known to {knows}): "
+                "leave it out, or use a model in this process"
+            )
     body |= how.extra
     path = "completions" if isinstance(prompt, str) else "chat/completions"
     return Request(path, {name: value for name, value in body.items() if value is not None})
@@ -170,7 +187,17 @@ class EventStream:
         self._data: list[bytes] = []
         self._size = 0
 
+    @property
+    def between(self) -> bool:
+        """Whether what comes next begins a line, and an event."""
+        return not self._rest and not self._data
+
     def feed(self, received: bytes) -> list[bytes]:
+        # Most reads bring one event and nothing else.
+        one_line = received.startswith(b"data: ") and received.endswith(b"}\n\n")
+        if one_line and self.between and received.find(b"\n") == len(received) - 2:
+            self._check(len(received))
+            return [received[6:-2]]
         lines = (self._rest + received).split(b"\n")
         self._rest = lines.pop()
         found = []

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 SLOTS = 4
+TEMPLATE = Path(__file__).with_name("smollm2_tools.jinja")  # the model's own drops tools
 
 
 def find_gguf() -> Path | None:
@@ -54,6 +55,7 @@ def serve() -> None:
     params.model.path = str(find_gguf())
     params.hostnames = ["127.0.0.1"]
     params.port = 0
+    params.chat_template = TEMPLATE.read_text()
     params.n_ctx = 1024 * SLOTS
     params.n_parallel = SLOTS
     # One: threads that wait for each other come to a crawl where other work shares the cores.

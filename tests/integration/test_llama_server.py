@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import urllib.request
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,6 +52,24 @@ def test_it_says_what_it_is(llama_server):
     found = run(go())
     assert found.dialect == "llama.cpp"
     assert found.model.endswith(".gguf")
+
+
+@pytest.mark.parametrize("extra", [{"min_p": 1.0}, {"top_n_sigma": 0.001}])
+def test_truncation_reaches_the_server(llama_server, extra):
+    """Each leaves the most likely token alone, so that a hot draw is the greedy one; without them it is not."""
+    hot = Sampling(max_tokens=6, temperature=2.0)
+
+    async def go():
+        async with connect(llama_server) as sampler:
+            drawn = [
+                await draw_all(sampler, CHAT, how, n=3)
+                for how in (replace(hot, temperature=0.0), replace(hot, extra=extra), hot)
+            ]
+        return [{completion.text for completion in found} for found, _ in drawn]
+
+    greedy, truncated, free = run(go())
+    assert truncated == greedy
+    assert len(free) > 1
 
 
 def test_a_streamed_completion_is_the_one_that_the_server_gives_whole(llama_server):

@@ -19,6 +19,7 @@ from equipoise.models.generate import generate  # noqa: E402
 from equipoise.models.language_model import hidden_states  # noqa: E402
 from equipoise.models.loaders import Loaded, load_model  # noqa: E402
 from equipoise.models.pretrained import TransformersModel, save_transformers  # noqa: E402
+from equipoise.models.proxy import ProxyModel  # noqa: E402
 from equipoise.models.samples import read_completions, score_samples  # noqa: E402
 
 pytestmark = pytest.mark.integration
@@ -92,6 +93,27 @@ def test_greedy_sampling_is_the_models_own_generate(family: str) -> None:
             eos_token_id=99,  # no such token
         )
         assert ids == theirs[0, len(prompt) :].tolist()
+
+
+def test_models_of_three_families_steer_one_another() -> None:
+    """Llama, with phi (whose head has a bias) as the expert and GPT-2 as the anti-expert: nothing but the vocabulary is shared."""
+    inners = [random_model(family) for family in ("llama", "phi", "gpt2")]
+    models = [TransformersModel(inner) for inner in inners]
+    drawn = generate(
+        ProxyModel(*models, alpha=0.6), PROMPTS, seeds=[1, 2, 3], samples=3, max_tokens=6, pad=0, stop=(1,)
+    )
+    for row, (ids, mask) in enumerate(zip(drawn.ids_BT, drawn.mask_BT, strict=True)):
+        ids = ids[mask].tolist()
+        for t, token in enumerate(ids):
+            base, expert, anti = (next_logp(inner, PROMPTS[row // 3] + ids[:t]) for inner in inners)
+            expected = float((base + 0.6 * (expert - anti)).log_softmax(0)[token])
+            assert float(drawn.logp_BT[row, t]) == pytest.approx(expected, abs=1e-5)
+    same = generate(
+        ProxyModel(models[0], models[1], models[1]), PROMPTS, seeds=[1, 2, 3], samples=3, max_tokens=6, pad=0, stop=(1,)
+    )
+    alone = generate(models[0], PROMPTS, seeds=[1, 2, 3], samples=3, max_tokens=6, pad=0, stop=(1,))
+    assert torch.equal(same.ids_BT, alone.ids_BT)
+    assert torch.equal(same.logp_BT, alone.logp_BT)
 
 
 def test_rows_of_padding_give_no_nan() -> None:

@@ -370,7 +370,7 @@ def each_row(function) -> list[float]:
 
 def test_every_estimator_is_compared():
     compared = {"group_std", "group_mean", "leave_one_out", "quantile_baseline", "pkpo", "passk_training"}
-    assert compared == {row.name for row in group_advantages()}
+    assert compared | {"weighted_reinforce"} == {row.name for row in group_advantages()}
 
 
 def test_estimators_that_verl_has_too():
@@ -393,6 +393,9 @@ def test_estimators_that_it_does_not_have(monkeypatch):
         return 0.0 if len(set(pairs)) == 1 else (np.mean(own) - mean) / sqrt(mean * (1 - mean))
 
     assert estimated("equipoise_passk_training") == pytest.approx(each_row(normalised), abs=1e-6)
+    assert estimated("equipoise_weighted_reinforce") == pytest.approx(
+        each_row(lambda group, i: 0.1 if group[i] else -1.0), abs=1e-6
+    )
 
     def above_median(group, i):
         baseline = sorted(group)[-(-len(group) // 2) - 1]  # the smallest reward that half of the group does not exceed

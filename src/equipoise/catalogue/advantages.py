@@ -117,6 +117,21 @@ ADVANTAGES: tuple[Method, ...] = (
         status="mixed",
     ),
     Method(
+        "weighted_reinforce",
+        kind="advantage",
+        loop="training",
+        about="wrong completions are pushed down at full weight, right ones up at a tenth of it (W-REINFORCE)",
+        target="equipoise.shaping.weighted_reinforce:weighted_reinforce",
+        settings={"up": 0.1},
+        paper="2506.01347",
+        equation="A = up where right, −1 where wrong",
+        inputs=("correct_PG", "keep_PG"),
+        traps=(
+            "no baseline: a group that is all wrong is pushed down as hard as any, and entropy can rise without a limit; watch it",
+            "where few are right the step is many times GRPO's: a smaller learning rate, or a KL beside it",
+        ),
+    ),
+    Method(
         "dynamic_sampling",
         kind="filter",
         loop="training",

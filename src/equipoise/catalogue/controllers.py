@@ -1,4 +1,4 @@
-"""Controllers: methods that move a setting of another method from step to step, by the entropy of the step."""
+"""Controllers: methods that move a setting of another method from step to step, by the entropy of the step or by a schedule."""
 
 from __future__ import annotations
 
@@ -78,5 +78,35 @@ CONTROLLERS: tuple[Method, ...] = (
         ),
         equation="dH = −A [p (ln p + H) − Σ p² (ln p + H)]; w = max w in [0, 1] with mean of dH⁺ + w dH⁻ ≥ floor(target − H)",
         inputs=("logp_BT", "entropy_BT", "drift_BT", "adv_BT", "mask_BT"),
+    ),
+    Method(
+        "anneal_k",
+        kind="controller",
+        loop="training",
+        about="k of Pass@k training, from 16 down to 1 by a constant factor over the run",
+        target="equipoise.shaping.anneal:Anneal",
+        settings={"setting": "passk_training.k", "start": 16, "end": 1, "over": 300, "by": "factor", "whole": True},
+        paper="2505.15201",
+        traps=(
+            "needs the advantage passk_training, or setting=pkpo.k with pkpo, and groups of at least `start`",
+            "`over` counts steps: set it to the run's, or to less for a last part at `end`; k = 1 is GRPO with the population's std",
+            "the paper anneals PKPO's k from 8 to 1 in two stages; the factor and the numbers are ours",
+        ),
+        equation="k = round(start^(1−t) · end^t), t = min((step − 1)/over, 1)",
+    ),
+    Method(
+        "anneal_kl",
+        kind="controller",
+        loop="training",
+        about="the coefficient of the KL to the reference model, on a line over the run",
+        target="equipoise.shaping.anneal:Anneal",
+        settings={"setting": "kl.coef", "start": 0.1, "end": 0.01, "over": 400, "by": "line"},
+        paper="2504.07912",
+        traps=(
+            "moves the regulariser kl; where none is named, the exact KL enters the loss",
+            "`over` counts steps: set it to the run's",
+            "ours: the paper compares constant coefficients",
+        ),
+        equation="coef = start + t (end − start), t = min((step − 1)/over, 1)",
     ),
 )

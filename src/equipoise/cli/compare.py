@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from equipoise.cli.options import Device, Edt, MinP, Repel, Served, Temperature, TopNSigma, TopP, decoding_of
+
 if TYPE_CHECKING:
     from equipoise.lab.compare import Compared
 
@@ -40,7 +42,7 @@ def compare(
     model: Annotated[
         str | None,
         typer.Option(
-            help="instead of --pool, with --task: packaged, smollm2, a run folder, a model file, or a server's URL"
+            help="instead of --pool, with --task: packaged, smollm2, a run folder, a model file, proxy:…, or a server's URL"
         ),
     ] = None,
     task: Annotated[
@@ -77,9 +79,14 @@ def compare(
         int | None,
         typer.Option(help="of one completion of the model; default: the run's own, else 20 (others: 256)", min=1),
     ] = None,
-    temperature: Annotated[float, typer.Option(help="of the model; 0 is greedy", min=0)] = 1.0,
-    served: Annotated[str | None, typer.Option(help="which of a server's models; default: the one it has")] = None,
-    device: Annotated[str, typer.Option(help="of the model: cpu or cuda")] = "cpu",
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    min_p: MinP = None,
+    top_n_sigma: TopNSigma = None,
+    edt: Edt = None,
+    repel: Repel = None,
+    served: Served = None,
+    device: Device = "cpu",
     at_once: Annotated[int, typer.Option(help="questions under way together", min=1)] = 8,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="folder for compare.json, choices.jsonl and frontier.svg")
@@ -118,6 +125,8 @@ def compare(
                 split=split,
                 max_tokens=max_tokens,
                 temperature=temperature,
+                top_p=top_p,
+                decoding=decoding_of(min_p=min_p, top_n_sigma=top_n_sigma, edt=edt, repel=repel),
                 seed=seed,
                 served=served,
                 device=device,

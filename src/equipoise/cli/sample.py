@@ -7,14 +7,11 @@ from typing import Annotated
 
 import typer
 
+from equipoise.cli.options import MODELS, Device, Edt, MinP, Repel, Served, Temperature, TopNSigma, TopP, decoding_of
+
 
 def sample(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="packaged, smollm2, a run folder, a .safetensors or .gguf file, what transformers loads, or a server's URL"
-        ),
-    ],
+    model: Annotated[str, typer.Argument(help=MODELS)],
     task: Annotated[
         str,
         typer.Argument(
@@ -41,8 +38,12 @@ def sample(
         int | None,
         typer.Option(help="of a completion, without --budget; default: the run's own, else 20 (others: 256)", min=1),
     ] = None,
-    temperature: Annotated[float, typer.Option(help="of sampling; 0 is greedy", min=0)] = 1.0,
-    top_p: Annotated[float, typer.Option(help="share of the probability that is sampled from")] = 1.0,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    min_p: MinP = None,
+    top_n_sigma: TopNSigma = None,
+    edt: Edt = None,
+    repel: Repel = None,
     split: Annotated[
         str | None, typer.Option(help="of the task: train, tune, test or all; default: all of a file, else test")
     ] = None,
@@ -57,8 +58,8 @@ def sample(
             "--chat/--text", help="prompts as a user's message or as text; default: as the model was made for"
         ),
     ] = None,
-    served: Annotated[str | None, typer.Option(help="which of a server's models; default: the one it has")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    served: Served = None,
+    device: Device = "cpu",
     rows: Annotated[
         int | None, typer.Option(help="completions sampled at once in this process: fewer need less memory", min=1)
     ] = None,
@@ -87,6 +88,7 @@ def sample(
         max_tokens=max_tokens,
         temperature=temperature,
         top_p=top_p,
+        decoding=decoding_of(min_p=min_p, top_n_sigma=top_n_sigma, edt=edt, repel=repel),
         split=split,
         seed=seed,
         tokens=tokens,

@@ -23,6 +23,9 @@ def serve(
     ops_port: Annotated[
         int | None, typer.Option(help="metrics and the status page; default 9090", min=0, max=65535)
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="processes; each has a part of every cap, and an ops port of its own", min=1)
+    ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="any setting, e.g. limits.width=16; see the documentation")
     ] = None,
@@ -43,26 +46,34 @@ def serve(
     from equipoise.config import load_config
     from equipoise.errors import MissingExtra
 
-    if any(find_spec(name) is None for name in ("starlette", "uvicorn", "aiohttp")):
+    if any(find_spec(name) is None for name in ("starlette", "uvicorn", "httptools", "aiohttp")):
         raise MissingExtra("serve", needed_for="equipoise serve")
-    from equipoise.gateway.app import Gateway
+    from equipoise.gateway.answering import Gateway
     from equipoise.gateway.serving import serve as run
     from equipoise.gateway.settings import Settings
+    from equipoise.gateway.workers import share_caps
 
-    given = {"strategy": strategy, "budget": budget, "host": host, "port": port, "ops_port": ops_port}
+    given = {
+        "strategy": strategy,
+        "budget": budget,
+        "host": host,
+        "port": port,
+        "ops_port": ops_port,
+        "workers": workers,
+    }
     words = [f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
     if plan is not None:
         words.append(f"plan={json.dumps(str(plan))}")
     if upstream:
         words.append("upstreams=[" + ", ".join(f"{{url = {json.dumps(url)}}}" for url in upstream) + "]")
-    gateway = Gateway(load_config(Settings, path=config, overrides=[*(setting or ()), *words]))
+    gateway = Gateway(share_caps(load_config(Settings, path=config, overrides=[*(setting or ()), *words])))
 
-    def say(address: str, ops: str) -> None:
+    def say(address: str, ops: list[str]) -> None:
         if as_json:
-            typer.echo(json.dumps({"schema": "equipoise.serve/1", "address": f"{address}/v1", "ops": ops}))
+            told = {"schema": "equipoise.serve/1", "address": f"{address}/v1", "ops": ops[0], "workers": ops}
+            typer.echo(json.dumps(told))
         else:
-            typer.echo(
-                f"{address}/v1  base URL for any OpenAI client\n{ops}/  status page, {ops}/metrics\nleave with Ctrl-C"
-            )
+            pages = "\n".join(f"{each}/  status page, {each}/metrics" for each in ops)
+            typer.echo(f"{address}/v1  base URL for any OpenAI client\n{pages}\nleave with Ctrl-C")
 
     run(gateway, say)

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from equipoise.cli.options import MODELS, Device, Edt, MinP, Repel, Served, Temperature, TopNSigma, TopP, decoding_of
+
 if TYPE_CHECKING:
     from equipoise.base import Choice
 
 
 def solve(
     question: Annotated[str | None, typer.Argument(help="a question in words; or leave it out and give --task")] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="packaged, smollm2, a run folder, a .safetensors or .gguf file, what transformers loads, or a server's URL"
-        ),
-    ] = "packaged",
+    model: Annotated[str, typer.Option(help=MODELS)] = "packaged",
     task: Annotated[
         str | None, typer.Option(help="problems to solve: a task, e.g. countdown:numbers=4, or a problem file")
     ] = None,
@@ -38,8 +35,12 @@ def solve(
     max_tokens: Annotated[
         int | None, typer.Option(help="of one completion; default: the run's own, else 20 (others: 256)", min=1)
     ] = None,
-    temperature: Annotated[float, typer.Option(help="of sampling; 0 is greedy", min=0)] = 1.0,
-    top_p: Annotated[float, typer.Option(help="share of the probability that is sampled from")] = 1.0,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    min_p: MinP = None,
+    top_n_sigma: TopNSigma = None,
+    edt: Edt = None,
+    repel: Repel = None,
     seed: Annotated[int, typer.Option(help="seed of problems, completions and ties", min=0)] = 0,
     chat: Annotated[
         bool | None,
@@ -47,8 +48,8 @@ def solve(
             "--chat/--text", help="prompts as a user's message or as text; default: as the model was made for"
         ),
     ] = None,
-    served: Annotated[str | None, typer.Option(help="which of a server's models; default: the one it has")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    served: Served = None,
+    device: Device = "cpu",
     at_once: Annotated[int, typer.Option(help="questions under way together", min=1)] = 8,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="new run folder for choices.jsonl and all that was drawn")
@@ -76,6 +77,7 @@ def solve(
     if (question is None) == (task is None):
         raise UsageError("give a question, or --task with a task or a problem file: one of the two")
 
+    decoding = decoding_of(min_p=min_p, top_n_sigma=top_n_sigma, edt=edt, repel=repel)
     common: dict[str, Any] = {
         "strategy": strategy,
         "budget": budget,
@@ -87,8 +89,8 @@ def solve(
     }
     if question is not None:
         how = None
-        if (max_tokens, temperature, top_p) != (None, 1.0, 1.0):
-            how = Sampling(max_tokens=max_tokens or LONGER, temperature=temperature, top_p=top_p)
+        if (max_tokens, temperature, top_p, decoding) != (None, 1.0, 1.0, {}):
+            how = Sampling(max_tokens=max_tokens or LONGER, temperature=temperature, top_p=top_p, extra=decoding)
         choice = run(question, model, how=how, **common)
         if as_json:
             print_json(choice.to_dict())
@@ -105,6 +107,7 @@ def solve(
         max_tokens=max_tokens,
         temperature=temperature,
         top_p=top_p,
+        decoding=decoding,
         run_budget=run_budget,
         at_once=at_once,
         say=lambda line: typer.echo(safe_text(line, 1000), err=True),

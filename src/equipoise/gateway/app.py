@@ -1,11 +1,8 @@
-"""The gateway's application: which address does what, and how one request runs from its body to its reply."""
+"""The gateway's application: which address does what."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -17,147 +14,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from equipoise.gateway.asked import Asked, ChatAsked, TextAsked, read_body
-from equipoise.gateway.asking import make_questions
-from equipoise.gateway.auto import read_plan
-from equipoise.gateway.board import Entry
-from equipoise.gateway.client import Client, ClientGone, Receive, Scope, Send
+from equipoise.gateway.answering import Gateway
+from equipoise.gateway.asked import Asked, ChatAsked, TextAsked
+from equipoise.gateway.client import Client, Receive, Scope, Send
 from equipoise.gateway.guard import Guard
-from equipoise.gateway.keys import Caller, Keyring, read_keys
-from equipoise.gateway.metrics import Metrics
 from equipoise.gateway.openapi import describe
-from equipoise.gateway.orders import make_order
-from equipoise.gateway.record import open_recorder
-from equipoise.gateway.refusals import Refusal, refuse
-from equipoise.gateway.relay import Relay
-from equipoise.gateway.search import STOPPING, Search, make_head
-from equipoise.gateway.settings import Settings
-from equipoise.gateway.upstreams import Fleet
-from equipoise.infer.ledger import Ledger
-from equipoise.loopback import is_loopback
-
-log = logging.getLogger("equipoise.gateway")
-GONE = 499  # what metrics count a client under that left before its reply
-
-
-class Gateway:
-    """What lasts longer than a request. Nothing in a request changes it, but for counts."""
-
-    def __init__(self, settings: Settings, environment: Mapping[str, str] = os.environ) -> None:
-        self.settings = settings
-        self.keys = read_keys(settings, environment)
-        # The operator's port asks for a key only where others can reach it.
-        self.keys_for_ops = Keyring({}) if is_loopback(settings.ops_host) else self.keys
-        self.fleet = Fleet(settings, environment)
-        self.policy = None if settings.plan is None else read_plan(settings.plan)
-        self.recorder = None if settings.record is None else open_recorder(settings.record)
-        self.metrics = Metrics()
-        self.entries: dict[int, Entry] = {}
-        self.running = 0
-        self.draining = False
-
-    async def answer(self, client: Client, caller: Caller, kind: type[Asked]) -> None:
-        """One request for a completion, from its first check to its last byte."""
-        began, strategy = time.monotonic(), "none"
-        admitted = False
-        try:
-            self._check_room()
-            caller.admit()
-            admitted = True
-            self.running += 1
-            if (client.header("content-type") or "").partition(";")[0].strip().lower() != "application/json":
-                raise Refusal(415, "the body is JSON: send it as content-type application/json", code="not_json")
-            body = await client.body(self.settings.limits.body_bytes)
-            asked, raw = read_body(body, kind, self.settings.limits)
-            model, suffix = self.fleet.resolve(asked.model)
-            order = make_order(asked, model, suffix, self.settings, caller.rule, self.policy)
-            strategy = order.name
-            entry = Entry(client.request_id, caller.name, order, Ledger(order.budget, within=caller.ledger))
-            self.entries[id(entry)] = entry
-            try:
-                if order.strategy is None:
-                    await self._relay(client, asked, raw, entry)
-                else:
-                    await self._search(client, asked, entry)
-            finally:
-                del self.entries[id(entry)]
-                self.metrics.spend(entry.ledger.spent)
-        except ClientGone:
-            client.status = GONE
-            self.metrics.gone += 1
-        except Exception as problem:  # the boundary: whatever it was, the caller gets an error in OpenAI's shape
-            refusal = refuse(problem)
-            if refusal.status == 500:
-                log.error(
-                    "internal error in request %s", client.request_id, exc_info=bool(os.environ.get("EQUIPOISE_DEBUG"))
-                )
-            await client.refuse(refusal)
-        finally:
-            if admitted:
-                caller.leave()
-                self.running -= 1
-            route = "chat" if kind is ChatAsked else "completions"
-            labels = (("route", route), ("strategy", strategy))
-            self.metrics.requests[(*labels, ("code", str(client.status)))] += 1
-            self.metrics.seconds[labels].add(time.monotonic() - began)
-            if client.started is not None:
-                self.metrics.first[labels].add(client.started - began)
-
-    def list_models(self) -> list[dict[str, Any]]:
-        """The upstreams' models, and each with every preset."""
-        now, found = int(time.time()), self.fleet.models()
-        virtual = [f"{model}@{preset}" for model in found for preset in self.settings.presets]
-        return [
-            {"id": name, "object": "model", "created": now, "owned_by": owner}
-            for owner, names in (("upstream", found), ("equipoise", virtual))
-            for name in names
-        ]
-
-    # --- inside
-
-    def _check_room(self) -> None:
-        if self.draining:
-            raise Refusal(503, "this gateway is about to stop", code="draining", after=1.0)
-        if self.running >= self.settings.limits.at_once:
-            raise Refusal(429, "too many requests are under way", code="overloaded", after=1.0)
-
-    async def _relay(self, client: Client, asked: Asked, raw: dict[str, Any], entry: Entry) -> None:
-        relay = Relay(self.fleet, asked, raw, entry.order, entry.ledger, self.settings.max_tokens)
-        done = False
-        try:
-            if asked.stream:
-                await client.while_there(_within(entry.order.seconds, client.pinging(relay.stream(client))))
-                done = True
-                await client.end()
-            else:
-                reply = await client.while_there(_within(entry.order.seconds, relay.whole()))
-                done = True
-                await client.reply(reply)
-        finally:
-            relay.close(done=done)
-
-    async def _search(self, client: Client, asked: Asked, entry: Entry) -> None:
-        questions = make_questions(asked, entry.order, id=client.request_id)
-        head = make_head(entry.order, client.request_id, chat=isinstance(asked, ChatAsked))
-        search = Search(self.fleet, asked, entry.order, entry, questions, head)
-        # It ends itself at its time limit, with what it has; this is for one that does not.
-        most = entry.order.seconds + STOPPING
-        try:
-            if asked.stream:
-                await client.while_there(_within(most, client.pinging(search.stream(client))))
-                await client.end()
-            else:
-                await client.reply(await client.while_there(_within(most, search.whole())))
-        finally:
-            for question, choice in zip(questions, search.choices, strict=False):
-                if self.recorder is not None:
-                    self.recorder.add(question, choice, entry.order)
-                self.metrics.stops[(("strategy", entry.order.name), ("reason", choice.stopped_by))] += 1
-
-
-async def _within(seconds: float, work: Any) -> Any:
-    async with asyncio.timeout(seconds):
-        return await work
+from equipoise.gateway.refusals import Refusal
 
 
 class Completions:
@@ -168,6 +30,19 @@ class Completions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._gateway.answer(scope["client_of_ours"], scope["caller"], self._kind)
+
+
+class Straight:
+    """Completions go past the middleware and the router, which take as much time as all our own checks."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._app, self.router = app, app.router
+        found = [route for route in app.routes if isinstance(route, Route) and isinstance(route.app, Completions)]
+        self._straight = {route.path: route.app for route in found}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        post = scope["type"] == "http" and scope["method"] == "POST"
+        await (self._straight.get(scope["path"], self._app) if post else self._app)(scope, receive, send)
 
 
 def make_app(gateway: Gateway) -> Guard:
@@ -184,7 +59,7 @@ def make_app(gateway: Gateway) -> Guard:
         return _refused(request, Refusal(404, "there is no such model", code="model_not_found", param="model"))
 
     async def openapi(request: Request) -> Response:
-        return _json(request, describe(version("equipoise")))
+        return _json(request, describe(version("equipoise"), gateway.settings.limits))
 
     async def live(request: Request) -> Response:
         return _json(request, {"status": "draining" if gateway.draining else "ok"}, 503 if gateway.draining else 200)
@@ -221,7 +96,7 @@ def make_app(gateway: Gateway) -> Guard:
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: failed})
     app.router.redirect_slashes = False
-    return Guard(app, gateway.keys, ping=gateway.settings.ping)
+    return Guard(Straight(app), gateway.keys, ping=gateway.settings.ping)
 
 
 def _json(request: Request, told: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -35,6 +35,7 @@ class Wanted(BaseModel):
     budget: Count | None = None  # generated tokens of the whole request
     seconds: Annotated[float, Field(gt=0)] | None = None
     progress: bool = True  # lines about the search as reasoning, in a stream
+    cache: bool = True  # False: neither take the reply from the cache nor keep it there
 
 
 class StreamOptions(Loose):

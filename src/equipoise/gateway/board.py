@@ -28,6 +28,7 @@ class Entry:
     ledger: Ledger
     began: float = field(default_factory=time.monotonic)
     searches: list[Tally] = field(default_factory=list)
+    end: Callable[[], None] | None = None  # has it end now, with what it has; None: it is not under way
 
     @property
     def votes(self) -> Counter[str]:

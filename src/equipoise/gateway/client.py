@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeVar
 
@@ -30,8 +31,9 @@ class Client:
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, request_id: str, ping: float) -> None:
         self._scope, self._receive, self._send, self._ping = scope, receive, send, ping
         self.request_id = request_id
+        self.headers: dict[str, str] = {}  # sent with whatever is sent
         self.status: int | None = None  # None: nothing was sent
-        self.started: float | None = None  # when the first byte was sent, by the loop's clock
+        self.started: float | None = None  # when the first byte was sent
         self.streaming = False
         self._last = 0.0
 
@@ -63,27 +65,48 @@ class Client:
 
     async def while_there(self, work: Awaitable[T]) -> T:
         """What `work` gives; it is cancelled, and ended, as soon as the client has gone."""
-        task = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(self._gone())
+        me, left = asyncio.current_task(), False
+        assert me is not None
+
+        async def watch() -> None:
+            nonlocal left
+            await self._gone()
+            left = True
+            me.cancel()
+
+        watching = asyncio.ensure_future(watch())
         try:
-            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise ClientGone
+            return await work
+        except asyncio.CancelledError:
+            if left and me.uncancel() == 0:  # nobody else wanted it to end
+                raise ClientGone from None
+            raise
         finally:
-            for each in (task, gone):
-                each.cancel()
-            await asyncio.gather(task, gone, return_exceptions=True)
+            watching.cancel()
 
     async def pinging(self, work: Awaitable[T]) -> T:
         """What `work` gives; while it is silent, comments keep the connection open, also before its first event."""
-        self._last = asyncio.get_running_loop().time()
-        pings = asyncio.ensure_future(self._pings())
+        loop = asyncio.get_running_loop()
+        pings: set[asyncio.Task[None]] = set()
+        timer: asyncio.TimerHandle
+
+        def check() -> None:
+            nonlocal timer
+            if time.monotonic() - self._last >= self._ping and not pings:
+                ping = asyncio.ensure_future(self.write(PING))
+                pings.add(ping)
+                ping.add_done_callback(pings.discard)
+            timer = loop.call_later(max(0.001, self._last + self._ping - time.monotonic()), check)
+
+        self._last = time.monotonic()
+        timer = loop.call_later(self._ping, check)
         try:
             return await work
         finally:
-            pings.cancel()
-            await asyncio.gather(pings, return_exceptions=True)
+            timer.cancel()
+            for ping in list(pings):
+                ping.cancel()
+            await asyncio.gather(*pings, return_exceptions=True)
 
     async def write(self, data: bytes) -> None:
         """Whole events of a stream. The first write is what commits to a status."""
@@ -92,7 +115,7 @@ class Client:
                 200, {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
             )
             self.streaming = True
-        self._last = asyncio.get_running_loop().time()
+        self._last = time.monotonic()
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
@@ -115,21 +138,14 @@ class Client:
     # --- inside
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        self.status, self.started = status, asyncio.get_running_loop().time()
-        listed = {"x-request-id": self.request_id, "x-content-type-options": "nosniff", **headers}
+        self.status, self.started = status, time.monotonic()
+        listed = {"x-request-id": self.request_id, "x-content-type-options": "nosniff", **self.headers, **headers}
         told = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in listed.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": told})
 
     async def _gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-
-    async def _pings(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(max(0.001, self._last + self._ping - loop.time()))
-            if loop.time() - self._last >= self._ping:
-                await self.write(PING)
 
 
 def _too_long(most: int) -> Refusal:

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from equipoise.gateway.alike import Shape, learn
 from equipoise.gateway.asked import Asked, ChatAsked
 from equipoise.gateway.replies import write_event
 from equipoise.infer.ledger import Ledger, Line, Reservation
 from equipoise.samplers.http_draw import Fault, Refused, is_final
 from equipoise.wire import describe_error
+
+SHAPES = 8  # of events that are remembered at a time: choices come in turns
+BOOKED = 16  # tokens that are booked at a time; they were reserved before, so that nobody else has them in between
 
 
 @dataclass(slots=True)
@@ -25,14 +29,44 @@ class Counted:
     limit: int | None  # tokens of each
     told_prompt: bool = False
     _made: dict[int, int] = field(default_factory=dict)  # by choice
+    _most: int = 0  # of any choice
     _ended: set[int] = field(default_factory=set)
     _head: dict[str, Any] = field(default_factory=dict)  # what all chunks begin with
+    _shapes: list[Shape] = field(default_factory=list)  # the last one first
+    _unbooked: dict[Line, int] = field(default_factory=dict)
+    _since: int = 0  # tokens since they were last booked
 
     def void(self) -> None:
-        """What came of a try that failed is a retry's."""
+        """What came of a try that failed is a retry's, and the next one has a room of its own."""
+        self.settle()
         self.room.move("retry")
-        self._made.clear()
-        self._ended.clear()
+        self.room.close()
+
+    def hand_known(self, received: bytes) -> bytes | None:
+        """What the caller gets of bytes that are one event, like one before it but for its text; None: they are not."""
+        for shape in self._shapes:
+            out = shape.fill(received)
+            if out is not None:
+                self._commit(shape.line, 1, shape.index)
+                return out
+        return None
+
+    def hand(self, data: bytes) -> bytes:
+        """Count an event, and give what the caller is to get of it; nothing where it is not for the caller."""
+        sent = b"data: " + data + b"\n\n"
+        known = self.hand_known(sent)
+        if known is not None:
+            return known
+        told = read_object(data)
+        running, before = isinstance(told.get("usage"), dict), self._total
+        changed = self.look(told)
+        if changed is None:
+            return b""
+        if not running and self._total - before == 1:
+            found = learn(data, told, changed=changed)
+            if found is not None:
+                self._shapes = [found, *self._shapes[: SHAPES - 1]]
+        return write_event(told) if changed or b"\n" in data else sent
 
     def look(self, told: dict[str, Any]) -> bool | None:
         """Count an event. True: it was changed; None: it is not for the caller."""
@@ -57,6 +91,7 @@ class Counted:
 
     def book_usage(self, usage: Any) -> None:
         """The upstream's own count is the true one."""
+        self.settle()
         if not isinstance(usage, dict) or self.told_prompt:
             return
         made, prompt = usage.get("completion_tokens"), usage.get("prompt_tokens")
@@ -77,7 +112,7 @@ class Counted:
     @property
     def over(self) -> bool:
         """Whether a completion is longer than it may be: its upstream does not keep to the limit."""
-        if self.limit is None:
+        if self.limit is None or self._most <= self.limit:
             return False
         return any(made > self.limit for index, made in self._made.items() if index not in self._ended)
 
@@ -95,6 +130,7 @@ class Counted:
         return write_event(self._head | {"choices": [], "usage": self.usage()})
 
     def usage(self) -> dict[str, Any]:
+        self.settle()
         spent = self.ledger.spent
         return {
             "prompt_tokens": spent.prompt or 0,
@@ -123,8 +159,38 @@ class Counted:
             self._ended.add(index)
 
     def _commit(self, line: Line, tokens: int, index: int) -> None:
-        self._made[index] = self._made.get(index, 0) + tokens
-        self.room.commit(line, tokens)
+        self._made[index] = made = self._made.get(index, 0) + tokens
+        self._most = max(self._most, made)
+        self._unbooked[line] = self._unbooked.get(line, 0) + tokens
+        self._since += tokens
+        if self._since >= BOOKED:
+            self.settle()
+
+    def settle(self) -> None:
+        """Book what was counted."""
+        for line, tokens in self._unbooked.items():
+            self.room.commit(line, tokens)
+        self._unbooked.clear()
+        self._since = 0
+
+    def close(self, *, done: bool, asked: bool) -> None:
+        """Give the rest of the room back. Tokens of a reply that nobody got are cancelled ones; `asked`: the upstream was."""
+        self.settle()
+        if not done:
+            self.room.move("cancelled")
+        if asked and not self.told_prompt:
+            self.ledger.tell_prompt(None, None)
+        self.room.close()
+
+
+def read_object(data: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(data)
+    except (ValueError, RecursionError) as problem:
+        raise Fault("the upstream sent an event that is not JSON", status=502) from problem
+    if not isinstance(told, dict):
+        raise Fault("the upstream sent an event that is no object", status=502)
+    return told
 
 
 def check_error(told: Mapping[str, Any]) -> None:

@@ -63,12 +63,20 @@ def as_chunks(reply: Mapping[str, Any]) -> list[dict[str, Any]]:
         first["object"] = "chat.completion.chunk"
     choices = reply.get("choices")
     said = [
-        {"delta" if name == "message" else name: value for name, value in choice.items()}
+        {"delta" if name == "message" else name: _as_delta(value) for name, value in choice.items()}
         for choice in (choices if isinstance(choices, list) else ())
         if isinstance(choice, dict)
     ]
     usage = reply.get("usage")
     return [{**first, "choices": said}, *([{**first, "choices": [], "usage": usage}] if usage else [])]
+
+
+def _as_delta(value: Any) -> Any:
+    """A message whose calls are numbered, as those of a stream are."""
+    calls = value.get("tool_calls") if isinstance(value, dict) else None
+    if not isinstance(calls, list):
+        return value
+    return {**value, "tool_calls": [{"index": i, **call} for i, call in enumerate(calls) if isinstance(call, dict)]}
 
 
 def _longer(whole: dict[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:

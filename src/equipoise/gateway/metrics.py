@@ -32,6 +32,7 @@ class Metrics:
     first: defaultdict[Labels, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
     tokens: Counter[Labels] = field(default_factory=Counter)
     stops: Counter[Labels] = field(default_factory=Counter)
+    cache: Counter[Labels] = field(default_factory=Counter)
     gone: int = 0  # clients that left before their reply was there
 
     def spend(self, spent: Spend) -> None:
@@ -47,6 +48,9 @@ class Metrics:
         )
         lines += _counter("equipoise_tokens_total", "tokens by what they were for", self.tokens)
         lines += _counter("equipoise_stops_total", "searches by what ended them", self.stops)
+        lines += _counter(
+            "equipoise_cache_total", "requests that a reply may be kept for, by whether one was", self.cache
+        )
         lines += _counter("equipoise_clients_gone_total", "clients that left before their reply", {(): self.gone})
         for name, values in gauges.items():
             lines += [

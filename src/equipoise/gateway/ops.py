@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from html import escape
 
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from equipoise.gateway.app import Gateway
+from equipoise.gateway.answering import Gateway
 from equipoise.gateway.board import SHOWN, Entry, margin
 from equipoise.gateway.guard import Guard
 from equipoise.gateway.metrics import Labels
@@ -42,9 +43,12 @@ def make_ops(gateway: Gateway) -> Guard:
 
 
 def _gauges(gateway: Gateway) -> dict[str, dict[Labels, float]]:
-    each = gateway.fleet.upstreams
+    each, cache = gateway.fleet.upstreams, gateway.cache
+    kept = {} if cache is None else {"entries": len(cache), "bytes": cache.size}
     return {
+        **{f"equipoise_cache_{name}": {(): float(value)} for name, value in kept.items()},
         "equipoise_inflight": {(): gateway.running},
+        "equipoise_tasks": {(): len(asyncio.all_tasks())},
         "equipoise_upstream_load": {(("upstream", up.name),): up.load for up in each},
         "equipoise_upstream_up": {(("upstream", up.name),): float(up.resting() <= 0) for up in each},
         "equipoise_upstream_faults": {(("upstream", up.name),): up.faults for up in each},

@@ -45,6 +45,15 @@ class Refusal(Exception):
         return told
 
 
+def draining() -> Refusal:
+    return Refusal(503, "this gateway is about to stop", code="draining", after=1.0)
+
+
+def late(seconds: float, most: float) -> Refusal:
+    """Nothing within the time: the caller's own where it gave less than the operator's `most`."""
+    return Refusal(408 if seconds < most else 504, f"nothing was found within {seconds:g} seconds", code="timeout")
+
+
 def refuse(problem: Exception) -> Refusal:
     """The refusal for what went wrong on the way. Addresses and keys of upstreams stay here."""
     if isinstance(problem, Refusal):

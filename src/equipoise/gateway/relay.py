@@ -14,20 +14,19 @@ from typing import Any, TypeVar
 import aiohttp
 
 from equipoise.gateway.asked import OWN, Asked, ChatAsked
-from equipoise.gateway.client import Client
-from equipoise.gateway.counted import Counted, check_error, name_reasoning
+from equipoise.gateway.counted import Counted, check_error, name_reasoning, read_object
 from equipoise.gateway.joined import Joined, as_chunks
 from equipoise.gateway.keys import no_tokens
 from equipoise.gateway.orders import Order
-from equipoise.gateway.replies import DONE, write_event
-from equipoise.gateway.upstreams import BACKOFF, Fleet, Upstream
+from equipoise.gateway.refusals import Refusal
+from equipoise.gateway.replies import DONE
+from equipoise.gateway.upstreams import BACKOFF, LONGEST_WAIT, Fleet, Upstream
 from equipoise.infer.ledger import Ledger
-from equipoise.samplers.http_draw import Fault, Refused, Tries, read_capped
+from equipoise.samplers.http_draw import Fault, Refused, Response, Tries, read_capped
 from equipoise.wire import DONE as LAST
 from equipoise.wire import EventStream, Malformed
 
 MAX_WHOLE = 64 * 1024 * 1024  # bytes of a whole reply
-LONGEST_WAIT = 10.0  # seconds that a caller is kept waiting for a busy upstream; beyond it, it is told to come back
 
 T = TypeVar("T")
 Write = Callable[[bytes], Awaitable[None]]
@@ -53,28 +52,23 @@ class Relay:
         await self._open()
         return await self._try(self._join if budgeted else self._forward)
 
-    async def stream(self, client: Client) -> None:
+    async def stream(self, send: Write) -> None:
         await self._open()
 
-        async def write(data: bytes) -> None:
+        def write(data: bytes) -> Awaitable[None]:
             self.begun = True
-            await client.write(data)
+            return send(data)
 
         async def once(upstream: Upstream) -> None:
             await self._read(upstream, write)
 
         await self._try(once)
-        await client.write(self._count.last() + DONE)
+        await send(self._count.last() + DONE)
 
     def close(self, *, done: bool) -> None:
         """Book what is left to book. Tokens of a reply that nobody got are cancelled ones."""
         if self.counted is not None:
-            room = self.counted.room
-            if not done:
-                room.move("cancelled")
-            if self.calls and not self.counted.told_prompt:
-                self.ledger.tell_prompt(None, None)
-            room.close()
+            self.counted.close(done=done, asked=self.calls > 0)
 
     # --- inside
 
@@ -95,7 +89,7 @@ class Relay:
     async def _try(self, once: Callable[[Upstream], Awaitable[T]]) -> T:
         failed: list[Upstream] = []
         retries = self.fleet.settings.retries
-        tries = Tries(retries, BACKOFF, id(self))
+        tries = Tries(retries, BACKOFF, id(self), patience=LONGEST_WAIT)
         for attempt in range(retries + 1):
             try:
                 async with self.fleet.using(self.order.model, avoid=failed) as upstream:
@@ -103,10 +97,13 @@ class Relay:
                     return await once(upstream)
             except Fault as fault:
                 failed.append(upstream)
-                late = fault.after is not None and fault.after > LONGEST_WAIT
-                if self.begun or late or attempt == retries:
+                if self.begun or tries.ends(attempt, fault):
                     raise
                 self._count.void()
+                try:
+                    await self._open()  # what the failed try has made is spent
+                except Refusal:
+                    raise fault from None
                 wait = tries.wait(0, attempt, fault.after)
             if all(each in failed or each.resting() > 0 for each in self.fleet.upstreams):
                 await asyncio.sleep(wait)
@@ -144,14 +141,14 @@ class Relay:
         self._count.book_usage(told.get("usage"))
         return json.dumps(told).encode() if name_reasoning(told, "message") else data
 
-    async def _read_whole(self, response: aiohttp.ClientResponse) -> tuple[dict[str, Any], bytes]:
+    async def _read_whole(self, response: Response) -> tuple[dict[str, Any], bytes]:
         try:
             data = await read_capped(response, MAX_WHOLE)
         except (aiohttp.ClientError, TimeoutError, OSError) as problem:
             raise Fault("the connection to the upstream broke", status=502) from problem
         if len(data) > MAX_WHOLE:
             raise Fault(f"the upstream sent more than {MAX_WHOLE:,} bytes", status=502)
-        return _read_object(data), data
+        return read_object(data), data
 
     async def _join(self, upstream: Upstream) -> bytes:
         joined = Joined(isinstance(self.asked, ChatAsked))
@@ -171,9 +168,10 @@ class Relay:
         try:
             if response.content_type == "application/json":
                 told, _ = await self._read_whole(response)
-                await self._hand([json.dumps(each).encode() for each in as_chunks(told)], write)
+                await self._hand([json.dumps(each).encode() for each in as_chunks(told)], write, response)
             else:
-                await self._read_events(response, write)
+                # In a task of its own: every chunk would else wake all who wait for it, a dozen calls deep.
+                await asyncio.ensure_future(self._read_events(response, write))
             whole = not self._count.over
         finally:
             if whole:
@@ -181,54 +179,50 @@ class Relay:
             else:
                 response.close()
 
-    async def _read_events(self, response: aiohttp.ClientResponse, write: Write) -> None:
-        stream = EventStream()
+    async def _read_events(self, response: Response, write: Write) -> None:
+        stream, content, count = EventStream(), response.content, self._count
         while True:
             try:
-                data = await response.content.readany()
-                found = stream.feed(data) if data else stream.end()
+                data = await content.readany()
+                known = count.hand_known(data) if stream.between else None
+                found = [] if known is not None else stream.feed(data) if data else stream.end()
             except Malformed as problem:
                 raise Fault(f"the upstream sent {problem}", status=502) from problem
             except (aiohttp.ClientError, TimeoutError, OSError) as problem:
-                if self._count.ended:
+                if count.ended:
                     return
                 raise Fault("the connection to the upstream broke", status=502) from problem
-            await self._hand(found, write)
-            if self._count.over:
-                await write(self._count.cut())
+            if known is None:
+                await self._hand(found, write, response)
+            else:
+                if count.over:
+                    response.close()
+                await write(known)
+            if count.over:
+                await write(count.cut())
                 return
             if LAST in found:
                 return
             if not data:
-                if not self._count.ended:
+                if not count.ended:
                     raise Fault("the upstream's stream ended without a finish_reason", status=502)
                 return
 
-    async def _hand(self, found: list[bytes], write: Write) -> None:
+    async def _hand(self, found: list[bytes], write: Write, response: Response) -> None:
         out = []
         problem: Exception | None = None
         for data in found:
             if data == LAST:
                 break
             try:
-                told = _read_object(data)
-                changed = self._count.look(told)
+                out.append(self._count.hand(data))
             except (Fault, Refused) as found_wrong:  # what came before it was made, and is told
                 problem = found_wrong
                 break
-            if changed is not None:
-                out.append(write_event(told) if changed or b"\n" in data else b"data: " + data + b"\n\n")
-        if out:
-            await write(b"".join(out))
+        if self._count.over:  # before anything waits: what comes now is not wanted
+            response.close()
+        told = b"".join(out)
+        if told:
+            await write(told)
         if problem is not None:
             raise problem
-
-
-def _read_object(data: bytes) -> dict[str, Any]:
-    try:
-        told = json.loads(data)
-    except (ValueError, RecursionError) as problem:
-        raise Fault("the upstream sent an event that is not JSON", status=502) from problem
-    if not isinstance(told, dict):
-        raise Fault("the upstream sent an event that is no object", status=502)
-    return told

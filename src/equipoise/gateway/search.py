@@ -13,7 +13,7 @@ from equipoise.gateway.asked import Asked
 from equipoise.gateway.board import Entry, Tally
 from equipoise.gateway.client import Client
 from equipoise.gateway.orders import Order
-from equipoise.gateway.refusals import Refusal
+from equipoise.gateway.refusals import Refusal, draining, late
 from equipoise.gateway.replies import (
     DONE,
     Head,
@@ -47,11 +47,18 @@ class Search:
     choices: list[Choice] = field(default_factory=list)
     _samplers: list[FleetSampler] = field(default_factory=list)
     _metered: list[Metered] = field(default_factory=list)
-    _timed_out: bool = False
+    _stopped: Refusal | None = None  # what is told where it was stopped before there was anything
 
     async def whole(self) -> dict[str, Any]:
-        choices = self.choices = await self._choose(None, None)
-        return write_reply(self.head, choices, logprobs=self._logprobs, usage=self._usage(choices))
+        self.choices = await self._choose(None, None)
+        return self.reply()
+
+    def reply(self) -> dict[str, Any]:
+        return write_reply(self.head, self.choices, logprobs=self._logprobs, usage=self._usage(self.choices))
+
+    def drain(self) -> None:
+        """The gateway ends: the answer is what was found so far."""
+        self._stop(draining())
 
     async def stream(self, client: Client) -> None:
         """The first chunk with the first token of any sample, lines about the search while it goes, then the answer and its cost."""
@@ -103,7 +110,9 @@ class Search:
                 waiting.cancel()
 
     async def _choose(self, tell: TellOf | None, decide: Decide | None) -> list[Choice]:
-        timer = asyncio.get_running_loop().call_later(self.order.seconds, self._stop)
+        timer = asyncio.get_running_loop().call_later(
+            self.order.seconds, self._stop, late(self.order.seconds, self.fleet.settings.limits.seconds)
+        )
         tasks = [asyncio.ensure_future(self._one(i, q, tell, decide)) for i, q in enumerate(self.questions)]
         try:
             choices = list(await asyncio.gather(*tasks))
@@ -122,24 +131,26 @@ class Search:
         metered = Metered(sampler, Ledger(None, within=self.entry.ledger), watch=tally.watch)
         self._samplers.append(sampler)
         self._metered.append(metered)
-        if self._timed_out:
+        if self._stopped is not None:
             metered.stop()
         choice = await self.order.strategy(question, metered)
         if shown(choice) is None:
-            raise self._nothing(choice)
+            raise self._nothing(choice, sampler.fault)
         if decide is not None:
             decide(index, choice)
         return choice
 
-    def _stop(self) -> None:
-        """The time is over: the answer is what was found so far."""
-        self._timed_out = True
+    def _stop(self, why: Refusal) -> None:
+        """The answer is what was found so far."""
+        self._stopped = why
         for metered in self._metered:
             metered.stop()
 
-    def _nothing(self, choice: Choice) -> Exception:
-        if self._timed_out:
-            return Refusal(504, f"nothing was found within {self.order.seconds:g} seconds", code="timeout")
+    def _nothing(self, choice: Choice, fault: Fault | None) -> Exception:
+        if self._stopped is not None:
+            return self._stopped
+        if fault is not None and fault.status == 429:
+            return fault
         if choice.notes:
             return Fault(choice.notes[0], status=502)
         return Refusal(429, "no tokens are left for an answer", code="insufficient_quota")
@@ -156,4 +167,8 @@ class Search:
 
 
 def make_head(order: Order, request_id: str, *, chat: bool) -> Head:
-    return Head(("chatcmpl-" if chat else "cmpl-") + request_id, int(time.time()), order.model, chat)
+    return Head(make_id(request_id, chat=chat), int(time.time()), order.model, chat)
+
+
+def make_id(request_id: str, *, chat: bool) -> str:
+    return ("chatcmpl-" if chat else "cmpl-") + request_id

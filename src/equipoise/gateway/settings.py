@@ -82,6 +82,16 @@ class KeyRule(Strict):
     strategies: tuple[str, ...] | None = None  # by name; None: all
 
 
+class CacheRule(Strict):
+    """Replies kept in memory to be given again, in each process its own. Off unless `entries` is above 0."""
+
+    entries: int = Field(0, ge=0)
+    max_bytes: int = Field(64 * 1024 * 1024, ge=1024)  # of all together
+    seconds: float = Field(3600.0, gt=0)  # that a reply is kept
+    any_request: bool = False  # also where neither a seed nor temperature 0 asks for the same again
+    shared: bool = False  # between keys
+
+
 class Settings(Strict):
     upstreams: tuple[Server, ...] = ()
     strategy: Spec = "single"
@@ -93,12 +103,14 @@ class Settings(Strict):
     port: int = Field(8080, ge=0, le=65535)
     ops_host: str = "127.0.0.1"  # metrics and the status page
     ops_port: int = Field(9090, ge=0, le=65535)
+    workers: int = Field(1, ge=1, le=256)  # processes behind the port; each has a part of every cap
     ping: float = Field(15.0, gt=0)  # seconds of silence in a stream after which a comment is sent
     check: float = Field(5.0, gt=0)  # seconds between two looks at an upstream
     retries: int = Field(2, ge=0)
     stall: float = Field(300.0, gt=0)  # seconds without a byte after which an upstream has failed
     grace: float = Field(30.0, ge=0)  # seconds for requests under way when it is told to stop
     limits: Limits = Limits()
+    cache: CacheRule = CacheRule()
     presets: dict[str, Preset] = {}
     effort: Annotated[dict[str, Preset], AfterValidator(_check_effort)] = {}
     keys: dict[str, KeyRule] = {}

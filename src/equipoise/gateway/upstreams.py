@@ -11,19 +11,19 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
-
 from equipoise.base import Completion, Draw, Prompt, Sampling
 from equipoise.errors import UsageError
+from equipoise.gateway.lines import Lines
 from equipoise.gateway.refusals import Refusal
 from equipoise.gateway.settings import Server, Settings
 from equipoise.samplers.http import HttpSampler, sample_seed
-from equipoise.samplers.http_draw import Fault, HttpDraw, Note, Refused, Requests, Tries
+from equipoise.samplers.http_draw import Fault, HttpDraw, Note, Refused, Requests, Response, Tries
 from equipoise.wire import Dialect, Event, check_dialect, one_line, write_request
 
 REST = 0.5  # seconds that a server which failed is left alone; doubled with every further failure
 MAX_REST = 30.0
 BACKOFF = 0.25  # seconds before the first new try
+LONGEST_WAIT = 10.0  # seconds that a caller is kept waiting for a busy upstream; beyond it, it is told to come back
 CHECK_WAIT = 5.0  # seconds for a list of models
 
 
@@ -130,16 +130,18 @@ class Fleet:
         try:
             yield upstream
             upstream.well()
-        except Refused:
+        except Refused as refused:
             upstream.well()
+            refused.args, refused.said = (upstream.http.hide_key(str(refused)),), upstream.http.hide_key(refused.said)
             raise
-        except Fault:
+        except Fault as fault:
             upstream.fail()
+            fault.args = (upstream.http.hide_key(str(fault)),)
             raise
         finally:
             upstream.load -= 1
 
-    async def send(self, upstream: Upstream, path: str, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
+    async def send(self, upstream: Upstream, path: str, body: Mapping[str, Any]) -> Response:
         """The response once the upstream has accepted. A fault does not name its address."""
         try:
             return await upstream.http.post(path, body)
@@ -218,9 +220,10 @@ class FleetSampler:
     model: str
     entries: Entries | None = None  # of log-probs, where they are to be kept
     calls: int = 0
+    fault: Fault | None = None  # of a try that failed; that an upstream is busy comes first
 
     def draw(self, prompt: Prompt, how: Sampling, *, n: int, seed: int, first: int = 0) -> Draw:
-        async def send(number: int) -> aiohttp.ClientResponse:
+        async def send(number: int) -> Response:
             upstream = _chosen.get()
             request = write_request(
                 prompt,
@@ -241,7 +244,7 @@ class FleetSampler:
                 top_logprobs=how.top_logprobs,
                 send=send,
                 permits=self._permit,
-                tries=Tries(self.fleet.settings.retries, BACKOFF, seed),
+                tries=Tries(self.fleet.settings.retries, BACKOFF, seed, patience=LONGEST_WAIT),
                 server="the upstream",
                 note=None if self.entries is None else self.entries.draw(),
             )
@@ -255,8 +258,28 @@ class FleetSampler:
             token = _chosen.set(upstream)
             try:
                 yield
+            except Fault as fault:
+                if self.fault is None or self.fault.status != 429:
+                    self.fault = fault
+                raise
             finally:
                 _chosen.reset(token)
+
+
+class LineSampler(HttpSampler):
+    """The same, over connections of our own: completions are the hot path here."""
+
+    _own: Lines | None = None
+
+    async def _send(self, path: str, data: bytes) -> Response:
+        if self._own is None:
+            self._own = Lines(self.url, self._authorization(), stall=self._stall)
+        return await self._own.post(path, data)
+
+    async def close(self) -> None:
+        if self._own is not None:
+            self._own.close()
+        await super().close()
 
 
 def _http(server: Server, settings: Settings, environment: Mapping[str, str]) -> HttpSampler:
@@ -265,7 +288,7 @@ def _http(server: Server, settings: Settings, environment: Mapping[str, str]) ->
         key = environment.get(server.key_env)
         if not key:
             raise UsageError(f"the key for {one_line(server.url, 100)} is to be in {server.key_env}, which is not set")
-    return HttpSampler(server.url, key=key, dialect=server.dialect, stall=settings.stall)
+    return LineSampler(server.url, key=key, dialect=server.dialect, stall=settings.stall)
 
 
 def _listed(models: list[str]) -> str:

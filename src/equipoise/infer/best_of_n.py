@@ -79,14 +79,7 @@ class BestOfN:
             votes = tally_votes(scored, over_ballots(scored, scores, as_they_are), seed=question.seed)
         else:
             votes = pick_best(scored, scores, seed=question.seed)
-        return metered.choice(
-            votes.winner,
-            drawn,
-            votes,
-            stopped_by="budget" if out else "finished",
-            chosen=_best_with(votes.winner, scored, scores, drawn),
-            notes=notes,
-        )
+        return crown(metered, votes, drawn, scored, scores, out_of_budget=out, notes=notes)
 
     async def _score(
         self, question: Question, metered: Metered, answers: Sequence[Answer | None], drawn: Sequence[Completion]
@@ -147,7 +140,23 @@ def read_rating(text: str) -> float | None:
     return rating if 0 <= rating <= HIGHEST else None
 
 
-def _best_with(
+def crown(
+    metered: Metered,
+    votes: Votes,
+    drawn: Sequence[Completion],
+    answers: Sequence[Answer | None],
+    scores: Sequence[float | None],
+    *,
+    out_of_budget: bool,
+    notes: Sequence[str] = (),
+) -> Choice:
+    """The winner of these votes, with the best of the completions that gave it."""
+    chosen = best_with(votes.winner, answers, scores, drawn)
+    stopped_by = "budget" if out_of_budget else "finished"
+    return metered.choice(votes.winner, drawn, votes, stopped_by=stopped_by, chosen=chosen, notes=notes)
+
+
+def best_with(
     winner: Answer | None,
     answers: Sequence[Answer | None],
     scores: Sequence[float | None],

@@ -138,6 +138,7 @@ class MeteredDraw:
         self.out_of_budget = False  # fewer than n were drawn, or one was cut, since the tokens were spent
         self.done: dict[int, Completion] = {}
         self.short: set[int] = set()  # those that started with less room than was asked for
+        self._ended: dict[int, Reservation] = {}
         self._metered, self._seed, self._at_once, self._least = metered, seed, at_once, min(least, how.max_tokens)
         self._keep = keep
         self._next = 0
@@ -192,6 +193,10 @@ class MeteredDraw:
         """So many of a finished completion's tokens were thinking: for a backend that leaves it in the text, and says none."""
         if self.kind == "answer" and self.done[index].finish not in GIVEN_UP:
             self._metered.ledger.rebook("answer", "thinking", tokens)
+
+    def tell_unusable(self, index: int) -> None:
+        """A finished completion is of no use and is asked for once more: its tokens are those of a retry."""
+        self._ended[index].move("retry")
 
     async def close(self) -> None:
         """Cancel the rest and count its last pieces; a backend that does not end then is left after `GRACE` seconds."""
@@ -370,6 +375,7 @@ class MeteredDraw:
             self._metered.notes[f"a completion failed: {chunk.error or 'the backend did not say why'}"] += 1
         self.done[chunk.index] = running.completion(finish)
         reservation.close()
+        self._ended[chunk.index] = reservation
         del self._running[chunk.index]
 
 
@@ -401,3 +407,23 @@ def join_chunks(parts: Sequence[Chunk], finish: Finish | None) -> Completion:
         trace_confidences=last("trace_confidences"),
         grade=last("grade"),
     )
+
+
+def join_completions(parts: Sequence[Completion], finish: Finish | None) -> Completion:
+    """One completion that was drawn in several requests. Its text is for the caller to say: something may stand between the parts."""
+    pieces = [
+        Chunk(
+            0,
+            n_tokens=part.n_tokens or 0,
+            token_ids=part.token_ids,
+            token_texts=part.token_texts,
+            logprobs=part.logprobs,
+            entropies=part.entropies,
+            token_confidences=part.token_confidences,
+            tool_calls=part.tool_calls,
+            trace_confidences=part.trace_confidences if len(parts) == 1 else None,
+            grade=part.grade,
+        )
+        for part in parts
+    ]
+    return join_chunks(pieces, finish)

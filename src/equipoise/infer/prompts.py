@@ -26,6 +26,17 @@ REVISE = (
     "its answer, in the form that was asked for at first."
 )
 
+# Ways to go about a question, for `diverse_prompts`; ours.
+WAYS = (
+    "Solve this step by step.",
+    "Work backwards from what is asked for.",
+    "Try a simpler or smaller case first, and then this one.",
+    "Find two different ways to the answer, and use the one you trust more.",
+    "Write down everything that is known, then what is asked for, and then connect them.",
+    "Guess an answer first, check it, and correct it.",
+    "Go through the possible cases one after another.",
+)
+
 
 def extend(prompt: Prompt, text: str) -> Prompt:
     """The prompt with the reply begun: a text is appended to, messages get the assistant's message or a longer one."""
@@ -52,6 +63,20 @@ def follow_up(prompt: Prompt, reply: str, request: str) -> Prompt:
 def start_afresh(prompt: Prompt, request: str) -> Prompt:
     """Another conversation of the same make, which knows nothing of the first."""
     return f"{request}\n\n" if isinstance(prompt, str) else [{"role": "user", "content": request}]
+
+
+def led_by(prompt: Prompt, words: str) -> Prompt:
+    """The prompt with some words before it: of messages, before the last one of the user."""
+    if isinstance(prompt, str):
+        return f"{words}\n\n{prompt}"
+    messages = [dict(message) for message in prompt]
+    asked = next((message for message in reversed(messages) if message.get("role") == "user"), None)
+    if asked is None:
+        return [{"role": "user", "content": words}, *messages]
+    said = asked.get("content")
+    parts = isinstance(said, list | tuple)
+    asked["content"] = [{"type": "text", "text": words}, *said] if parts else f"{words}\n\n{said or ''}"
+    return messages
 
 
 def fill(template: str, **texts: str) -> str:

@@ -68,6 +68,9 @@ class Revision:
         """The question with the last reply to it; the question alone where there is no reply to look at."""
         if not last.text or last.finish == "error":
             return question.prompt
+        if question.again is not None:
+            own = None if grade is None else question.again([(last, grade)])
+            return question.prompt if own is None else own
         told = (
             "" if grade is None or not grade.feedback else f"A checker says:\n{fence('feedback', grade.feedback)}\n\n"
         )

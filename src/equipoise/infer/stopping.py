@@ -29,7 +29,7 @@ def count_answers(answers: Sequence[Answer | None]) -> dict[str, int]:
     return counts
 
 
-def beta_posterior(first: int, second: int) -> float:
+def beta_posterior(first: float, second: float) -> float:
     """P(p > ½ | votes) = 1 − I_½(v₁ + 1, v₂ + 1) for the two most common answers, under a flat prior.
 
     Adaptive-Consistency, https://arxiv.org/abs/2305.11860. It is right for one look at a number of votes chosen before.

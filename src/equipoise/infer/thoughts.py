@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from equipoise.base import Chunk, Completion, Finish, Prompt
-from equipoise.infer.metered import MeteredDraw, join_chunks
+from equipoise.base import Completion, Finish, Prompt
+from equipoise.infer.metered import MeteredDraw, join_completions
 from equipoise.infer.prompts import extend
 
 
@@ -100,23 +100,9 @@ class Thought:
         return extend(prompt, f"{self._opening(prompt)}{self.thinking}{self._between}{self.text}")
 
     def completion(self) -> Completion:
-        pieces = [
-            Chunk(
-                0,
-                n_tokens=part.n_tokens or 0,
-                token_ids=part.token_ids,
-                token_texts=part.token_texts,
-                logprobs=part.logprobs,
-                entropies=part.entropies,
-                token_confidences=part.token_confidences,
-                tool_calls=part.tool_calls,
-                trace_confidences=part.trace_confidences if len(self.parts) == 1 else None,
-                grade=part.grade,
-            )
-            for part in self.parts
-        ]
         thinking = self.thinking.lstrip().removeprefix(self.markers.start)
-        return replace(join_chunks(pieces, self.finish), text=self.text.lstrip("\n"), thinking=thinking or None)
+        whole = join_completions(self.parts, self.finish)
+        return replace(whole, text=self.text.lstrip("\n"), thinking=thinking or None)
 
     def _close(self, answer: str, between: str) -> None:
         self.closed, self.text, self._between = True, answer, between

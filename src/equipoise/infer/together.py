@@ -16,5 +16,6 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
-            task.cancel()
+            if not task.cancelling():  # one that is on its way out is not to be disturbed in what it puts in order
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

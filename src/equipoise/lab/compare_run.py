@@ -55,6 +55,7 @@ def live_pool(
     max_tokens: int | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
+    decoding: Mapping[str, Any] = {},
     seed: int = 0,
     served: str | None = None,
     device: str = "cpu",
@@ -62,11 +63,11 @@ def live_pool(
     """Problems of a task or a problem file, for a model to answer: those that `sample` and `solve` pose with this seed."""
     posing, opened = find_task_or_file(task), open_sampler(model, served=served, device=device)
     longest = opened.max_tokens if max_tokens is None else max_tokens
-    how = Sampling(max_tokens=longest, temperature=temperature, top_p=top_p)
+    how = Sampling(max_tokens=longest, temperature=temperature, top_p=top_p, extra=dict(decoding))
     drawn = posing.problems(("sample", seed), problems, split=split)
     posed = [posed_as_chat(problem) if opened.chat else problem for problem in drawn]
     return Live(
-        f"{opened.name} on {task}", opened.sampler, lambda seed: [ask(posing, each, how, seed=seed) for each in posed]
+        f"{opened.title} on {task}", opened.sampler, lambda seed: [ask(posing, each, how, seed=seed) for each in posed]
     )
 
 

@@ -26,7 +26,7 @@ from equipoise.models.packaged import MAX_TOKENS
 from equipoise.models.samples import read_completions
 from equipoise.tasks.task import Task, mix_seed
 
-ROWS = 1024  # sampled at once
+ROWS = 1024  # sampled at once, if nothing else is said
 BUDGETS = (0, 8, 16, 32, 48, 64, 96, 128, 160, 192)
 
 
@@ -40,9 +40,16 @@ class Thoughts:
 
 
 def think_long(
-    model: LanguageModel, tokens: Tokens, prompts: Sequence[str], *, most: int, seed: int, temperature: float = 1.0
+    model: LanguageModel,
+    tokens: Tokens,
+    prompts: Sequence[str],
+    *,
+    most: int,
+    seed: int,
+    temperature: float = 1.0,
+    batch: int = ROWS,
 ) -> Thoughts:
-    """A thought of `most` tokens for every prompt; an end before that is passed over."""
+    """A thought of `most` tokens for every prompt; an end before that is passed over. `batch` rows are sampled at once."""
     (start,), (end,), (again,) = (tokens.encode(mark) for mark in (START, END, NEXT))
     ids: list[list[int]] = [[] for _ in prompts]
     ended: list[int | None] = [None] * len(prompts)
@@ -50,8 +57,8 @@ def think_long(
     turn, going = 0, list(range(len(prompts)))
     while going:
         going.sort(key=lambda row: len(ids[row]))  # those sampled together are to leave alike room
-        for first in range(0, len(going), ROWS):
-            rows = going[first : first + ROWS]
+        for first in range(0, len(going), batch):
+            rows = going[first : first + batch]
             read = [opened[row] + ids[row] for row in rows]
             drawn = generate(
                 model,
@@ -83,12 +90,13 @@ def answer_after(
     *,
     seed: int,
     temperature: float = 1.0,
+    batch: int = ROWS,
 ) -> list[Completion]:
     """The answer of each row of `asked` once so many tokens of its thought are read and the thinking is closed."""
     (start,), (end,) = tokens.encode(START), tokens.encode(END)
     found: list[Completion] = []
-    for first in range(0, len(asked), ROWS):
-        part = asked[first : first + ROWS]
+    for first in range(0, len(asked), batch):
+        part = asked[first : first + batch]
         drawn = generate(
             model,
             [[*tokens.encode(thoughts.prompts[row]), start, *thoughts.ids[row][:n], end] for row, n in part],

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from equipoise.base import Sampler, Sampling
 from equipoise.errors import UsageError
@@ -33,6 +34,7 @@ def sample(
     max_tokens: int | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
+    decoding: Mapping[str, Any] = {},
     split: str | None = None,
     seed: int = 0,
     tokens: float = 1.0,
@@ -51,6 +53,7 @@ def sample(
     `budgets`: each is a limit on a completion's tokens, instead of `max_tokens`; with `answer_tokens` it limits the thinking, and
     so many more are for the answer (models whose thinking has marks, servers that know a thinking budget). `tokens`: the share of the problems whose token
     lists are recorded; trace confidences are recorded of all. `top_logprobs`: k of the token confidences, None: none are asked for.
+    `decoding`: more of how tokens are chosen, as {"min_p": 0.1}: what `models.decoding` knows, or the server.
     `chat`: prompts as a user's message; default where the model has a template, or is a server.
     `rows`, `at_once`: completions at once in this process, problems at once from a server; they change no result.
     """
@@ -65,11 +68,13 @@ def sample(
     settings = {
         "task": task if isinstance(task, str) else asked.env, "problems": problems, "samples": samples, "budgets": list(budgets),
         "answer_tokens": answer_tokens, "max_tokens": None if budgets else limit, "temperature": temperature, "top_p": top_p,
-        "split": split, "seed": seed, "tokens": tokens, "top_logprobs": top_logprobs, "chat": chat,
+        "decoding": dict(decoding) or None, "split": split, "seed": seed, "tokens": tokens, "top_logprobs": top_logprobs, "chat": chat,
     }  # fmt: skip
     have = find_recorded(folder, opened.name, settings)
     posed = [posed_as_chat(p) if chat else p for p in asked.problems(("sample", seed), problems, split=split)]
-    how = Sampling(max_tokens=limit, temperature=temperature, top_p=top_p, top_logprobs=top_logprobs)
+    how = Sampling(
+        max_tokens=limit, temperature=temperature, top_p=top_p, top_logprobs=top_logprobs, extra=dict(decoding)
+    )
     jobs = [
         Job(problem, ask(asked, problem, _with_budget(how, budget, answer_tokens), seed=seed), budget, missing)
         for problem in posed  # a problem with all its budgets, then the next: what Ctrl-C leaves can be compared
@@ -125,9 +130,7 @@ def _draw(
         finally:
             recorder.flush()
         return served.stopped
-    from equipoise.models.gpt import GPT
-
-    most = rows or (ROWS if isinstance(opened.loaded.model, GPT) else LONG_ROWS)
+    most = rows or (ROWS if opened.small else LONG_ROWS)
     try:
         for batch in draw_batches(opened.loaded, jobs, samples=samples, rows=most):
             for got in batch:

@@ -42,9 +42,11 @@ def draw_batches(loaded: Loaded, jobs: Sequence[Job], *, samples: int, rows: int
     from equipoise.models.generate import generate
     from equipoise.models.samples import part_samples, read_completions
     from equipoise.models.thinking import marks_of
-    from equipoise.samplers.in_process import TokenConfidences, cap_for, decoding_of, room_for
+    from equipoise.samplers.in_process import TokenConfidences, cap_for, decoding_of, model_for, room_for
 
-    model, tokens = loaded.model, loaded.tokens
+    if not jobs:
+        return
+    model, tokens = model_for(loaded.model, jobs[0].question.how), loaded.tokens  # alpha is one for all
     marks, device = marks_of(tokens), model.head.weight_VD.device
     prompts = {job.problem.id: tokens.encode(job.question.prompt) for job in jobs}
     rooms = [room_for(model, prompts[job.problem.id], job.question.how) for job in jobs]

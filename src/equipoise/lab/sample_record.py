@@ -166,8 +166,11 @@ def _share_of(name: str) -> float:
 
 
 def describe_pool(folder: Path, opened: Opened, settings: Mapping[str, Any], how: Sampling) -> RunInfo:
-    entropies = {"estimator": "full softmax", "temperature": how.temperature, "aggregation": "per token"}
-    log_probs = {"kind": "processed", "temperature": how.temperature}
+    at: dict[str, Any] = {"temperature": how.temperature}
+    if how.extra.get("edt"):
+        at["edt"] = how.extra["edt"]  # then that is the hottest
+    entropies = {"estimator": "full softmax", **at, "aggregation": "per token"}
+    log_probs = {"kind": "processed", **at}
     confidences: dict[str, Any] = {"k": how.top_logprobs, "kind": "raw"}
     if opened.loaded is None:  # what a server's log-probs are is a setting of the server
         entropies, log_probs, confidences = (
@@ -183,7 +186,7 @@ def describe_pool(folder: Path, opened: Opened, settings: Mapping[str, Any], how
         source_version=version("equipoise"),
         run_id=folder.name,
         model=opened.name,
-        sampling={"temperature": how.temperature, "top_p": how.top_p, "max_tokens": settings["max_tokens"]},
+        sampling=opened.describe_sampling(how, max_tokens=settings["max_tokens"]),
         settings=dict(settings),
         seed=settings["seed"],
         provenance={name: told for name, told in columns.items() if told},

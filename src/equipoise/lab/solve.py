@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from equipoise.base import Choice, Completion, Problem, Question, Rollout, Sampler, Sampling
 from equipoise.catalogue.build import build, read_spec
@@ -99,6 +100,7 @@ def solve_task(
     max_tokens: int | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
+    decoding: Mapping[str, Any] = {},
     seed: int = 0,
     at_once: int = 8,
     out: str | Path | None = None,
@@ -113,7 +115,10 @@ def solve_task(
     opened = open_sampler(model, served=served, device=device)
     chat = opened.chat if chat is None else chat
     how = Sampling(
-        max_tokens=opened.max_tokens if max_tokens is None else max_tokens, temperature=temperature, top_p=top_p
+        max_tokens=opened.max_tokens if max_tokens is None else max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        extra=dict(decoding),
     )
     # The problems and seeds of `sample`: what a strategy draws here is what a pool of the same seed recorded.
     posed = [
@@ -249,7 +254,7 @@ def _solve(
     answered = tuple(session.answered[place] for place in sorted(session.answered))
     return Solved(
         strategy=name,
-        model=opened.name,
+        model=opened.title,
         answered=answered,
         asked=len(questions),
         spent=session.ledger.spent,

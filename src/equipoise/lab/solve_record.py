@@ -134,7 +134,7 @@ def open_writer(
             source_version=version("equipoise"),
             run_id=folder.name,
             model=opened.name,
-            sampling={"temperature": how.temperature, "top_p": how.top_p, "max_tokens": how.max_tokens},
+            sampling=opened.describe_sampling(how, max_tokens=how.max_tokens),
             settings=settings,
         ),
     )

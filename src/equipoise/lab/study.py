@@ -77,7 +77,9 @@ def study(
         run_all([base])  # all others begin with what it makes
     rates = choose_rates(config, run_all) if config.tune and config.tune.lr else {}
     planned = _plan(config, base, {arm: best(tried)["lr"] for arm, tried in rates.items()})
-    run_all([job for arm, _, job in planned if arm != BASE or config.sft is None])
+    run_all([job for arm, _, job in planned if job.trained is None and (arm != BASE or config.sft is None)])
+    if made := [job for _, _, job in planned if job.trained is not None]:
+        run_all(made)  # of the weights of those before
     tuned = choose_temperatures(config, planned, rates, run_all) if config.tune else None
     runs = [Finished(arm, seed, job, Outcomes.load(job.folder / "outcomes.parquet")) for arm, seed, job in planned]
     order = [BASE, *config.arms]
@@ -94,7 +96,7 @@ def study(
     write_tables((run.outcomes.table(run.arm, run.seed) for run in runs), config.out / "problems.parquet")
     with atomic_write(config.out / "results.json") as handle:
         handle.write((json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
-    logs = {(run.arm, run.seed): list(steps_logged(run.job.folder)) for run in runs if run.arm != BASE}
+    logs = {(run.arm, run.seed): list(steps_logged(run.job.folder)) for run in runs if run.trains}
     write_figures(results, logs, config.out)
     write_page(results, config.out / "README.md")
     return Studied(str(config.out), results)
@@ -115,8 +117,11 @@ def _plan(config: StudyConfig, base: Job, lr: Mapping[str, float]) -> list[tuple
     planned: list[tuple[str, int | None, Job]] = [(BASE, None, base)]
     jobs = {
         (arm, seed): Job(
-            config=config.train_config(arm, seed=seed, out=home / f"{arm}-{seed}", lr=lr.get(arm)),
+            config=config.train_config(arm, seed=seed, out=home / f"{arm}-{seed}", lr=lr.get(config.trained_by(arm))),
             begins=supervised_run(config),
+            trained=home / f"{config.arms[arm].of}-{seed}" if config.arms[arm].of else None,
+            blend=config.arms[arm].blend,
+            ema=config.arms[arm].ema,
             look=config.evaluation,
             base_temperature=config.headline,
         )

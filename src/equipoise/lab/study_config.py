@@ -13,6 +13,7 @@ from equipoise.training.recipe import Learning, Method, Sampling, Strict, Superv
 
 BASE = "base"  # the model that every run begins with is an arm of every study
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+_TABLES = ("method", "learning", "sampling")  # of a run, that an arm may change
 
 Temperature = Annotated[float, Field(gt=0, le=10)]
 
@@ -31,10 +32,13 @@ class BaseRun(TrainConfig):
 
 
 class Arm(Strict):
-    """What an arm changes of the base run: only the settings that are given here."""
+    """What an arm changes of the base run: only the settings that are given here. Or, with `of`, other weights of another arm's runs."""
 
     about: str = ""
     against: str = ""  # the arm it is compared with, where that is not the study's `plain`
+    of: str = ""  # the arm whose runs it looks at, with weights made of theirs: nothing is trained
+    blend: float = Field(1.0, gt=0, le=1)  # base + blend · (trained − base)
+    ema: bool = False  # the moving average of the weights, which that arm's `learning.ema` keeps, in place of the last
     method: Method = Method()
     learning: Learning = Learning()
     sampling: Sampling = Sampling()
@@ -47,6 +51,9 @@ class Look(Strict):
     samples: int = Field(64, ge=1)
     temperatures: tuple[Temperature, ...] = (0.3, 0.6, 0.8, 1.0, 1.3, 1.6)
     rows: int = Field(8192, ge=1)  # completions sampled at once; changes memory, not the result
+    seed: str = (
+        "evaluation"  # of problems and completions alike: another one for problems that no earlier study has seen
+    )
 
 
 class Tune(Strict):
@@ -86,12 +93,15 @@ class StudyConfig(Strict):
         for name, arm in self.arms.items():
             if (arm.against or self.plain_arm) not in self.arms:
                 raise ValueError(f"{name} is compared with '{arm.against or self.plain}', which is no arm")
+        self._check_made()
         unknown = [name for name in self.only if name not in self.arms]
         if unknown:
             raise ValueError(f"only names {', '.join(unknown)}, and the arms are {', '.join(self.arms)}")
         for name in self.only:
             if self.against(name) not in self.only:
                 raise ValueError(f"only has {name}, which is compared with {self.against(name)}: name that too")
+            if self.trained_by(name) not in self.only:
+                raise ValueError(f"only has {name}, which is made of {self.trained_by(name)}: name that too")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds needs one or more different seeds, found {list(self.seeds)}")
         temperatures = self.evaluation.temperatures
@@ -120,14 +130,36 @@ class StudyConfig(Strict):
     def against(self, arm: str) -> str:
         return self.arms[arm].against or self.plain_arm
 
+    def trained_by(self, arm: str) -> str:
+        """The arm that trains: itself, or the one that it is made of."""
+        return self.arms[arm].of or arm
+
     def train_config(self, arm: str, *, seed: int, out: Path, lr: float | None = None) -> TrainConfig:
         """The base run with what the arm sets, table by table; by itself it would do the study's supervised training too."""
         settings: dict[str, Any] = self.base.model_dump() | {"out": out, "seed": seed, "sft": self.sft}
-        for table, given in self.arms[arm].model_dump(exclude_unset=True, exclude={"about", "against"}).items():
+        given_tables = self.arms[self.trained_by(arm)].model_dump(exclude_unset=True, include=set(_TABLES))
+        for table, given in given_tables.items():
             settings[table] = {**settings[table], **given}
         if lr is not None:
             settings["learning"] = {**settings["learning"], "lr": lr}
         return TrainConfig(**settings)
+
+    def _check_made(self) -> None:
+        for name, arm in self.arms.items():
+            if not arm.of:
+                if arm.blend != 1 or arm.ema:
+                    raise ValueError(f"{name} has blend or ema and no arm to make it of: set of")
+                continue
+            if arm.of not in self.arms or self.arms[arm.of].of:
+                raise ValueError(f"{name} is made of '{arm.of}', which is no arm that trains")
+            if arm.model_fields_set & set(_TABLES):
+                raise ValueError(
+                    f"{name} is made of {arm.of} and trains nothing: set its method, learning and sampling there"
+                )
+            if arm.blend == 1 and not arm.ema:
+                raise ValueError(f"{name} is {arm.of} itself: set blend below 1, or ema")
+            if arm.ema and self.train_config(name, seed=0, out=Path()).learning.ema is None:
+                raise ValueError(f"{name} looks at a moving average that {arm.of} does not keep: set its learning.ema")
 
     def _check_tune(self) -> None:
         if self.tune is None:

@@ -84,14 +84,14 @@ def _over_both(values_SP: Floats, inside: Interval) -> Compared:
     low, high, how = inside.low, inside.high, f"{inside.how}; {ONE}"
     if n_seeds >= MIN_SEEDS and n > 1:
         of_problems = float(values_SP.mean(axis=0).var(ddof=1)) / n
-        low, high = _bounds(float(per_seed_S.mean()), of_problems, n, per_seed_S)
+        low, high = bounds(float(per_seed_S.mean()), of_problems, n, per_seed_S)
         how = f"mean over problems and seeds; {BOTH}"
         if low is None:
             how = "mean over problems and seeds; no interval: nothing varies"
     return Compared(inside.value, low, high, n, tuple(map(float, per_seed_S)), over_problems, how)
 
 
-def _bounds(value: float, of_problems: float, n: int, per_seed_S: Floats) -> tuple[float, float] | tuple[None, None]:
+def bounds(value: float, of_problems: float, n: int, per_seed_S: Floats) -> tuple[float, float] | tuple[None, None]:
     """value ± t √(variance over problems + variance over seeds). The part of a problem in a seed is in both: a little wide."""
     n_seeds = len(per_seed_S)
     of_seeds = float(per_seed_S.var(ddof=1)) / n_seeds
@@ -149,7 +149,7 @@ def matched(arm: Policies, curve: Policies, *, by: str, k: int, at: int, seed: i
     low, high = (float(q) for q in np.quantile(known_D, [tail, 1 - tail]))
     if len(each_S) < MIN_SEEDS:
         return Compared(value, low, high, n, per_seed, (low, high), f"{how}; {ONE}")
-    lowest, highest = _bounds(value, float(known_D.var(ddof=1)), n, each_S)
+    lowest, highest = bounds(value, float(known_D.var(ddof=1)), n, each_S)
     return Compared(value, lowest, highest, n, per_seed, (low, high), f"{how}; {BOTH}")
 
 

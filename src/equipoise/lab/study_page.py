@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ def page(results: Results) -> str:
         f"or to the one named with an arm, paired by problem and seed. *cooled base*: pass@{k} minus that of the base model at the temperature that "
         f"gives it the same pass@1; what cooling alone would buy is not a gain. *unsolved*: distinct answers in {look['samples']} samples on "
         f"the problems that the arm does not solve. {_seeds(n_seeds)} Intervals are not corrected for the number of arms.",
+        _made(results),
         _figures(results),
+        _volumes(results),
         _over_temperatures(results),
         _laws(results),
         _tuned(results),
@@ -104,6 +106,68 @@ def summary_rows(results: Results, *, sure: str = "**") -> tuple[list[str], list
     return heads, rows
 
 
+def _made(results: Results) -> str:
+    """Arms that train nothing of their own, and those that train on more rows than they draw."""
+    told = []
+    for arm, recipe in results["recipes"].items():
+        if (made := recipe.get("made_of")) is not None:
+            weights = (
+                f"the moving average ({recipe['settings']['learning']['ema']:g})" if made["ema"] else "the weights"
+            )
+            blend = (
+                "" if made["blend"] == 1 else f", blended with the base: base + {made['blend']:g} · (trained − base)"
+            )
+            told.append(f"- {arm}: {weights} of {made['arm']}{blend}; nothing is trained for it")
+    imitated = dict[str, list[int]]()
+    for row in results["arms"]:
+        if row.get("imitated") and (results["recipes"][row["arm"]].get("made_of") is None):
+            imitated.setdefault(row["arm"], []).append(row["imitated"])
+    for arm, rows in imitated.items():
+        told.append(
+            f"- {arm}: {round(_mean(rows)):,} more rows of training, kept completions that it imitates, and no more rollouts"
+        )
+    return "\n".join(told)
+
+
+def _volumes(results: Results) -> str:
+    """The area under every front, and what is compared at an equal KL."""
+    rows = results.get("volumes")
+    if not rows:
+        return ""
+    k, plain = results["k_max"], results["plain"]
+    heads = ["arm", "area", "best pass@1", f"best pass@{k}", "Δ base", f"Δ {plain}", "above"]
+    heads += [f"equal KL Δ pass@{each}" for each in dict.fromkeys((1, k))]
+    lines = [
+        f"## The area under (pass@1, pass@{k})\n",
+        f"Area: of what an arm reaches at one of the {len(results['evaluation']['temperatures'])} temperatures, the union of [0, pass@1] × "
+        f"[0, pass@{k}] (reference point (0, 0)). *best*: over temperatures, each by itself. *above*: of how many of the other arms and the base "
+        f"the area is surpassed beyond the interval. *equal KL*: at T = {results['headline']:g}, minus the base at the temperature with the same KL. "
+        "Every pair of arms: `volumes` in `results.json`.\n",
+        _row(heads),
+        f"| --- |{' ---: |' * (len(heads) - 1)}",
+    ]
+    for row in rows:
+        gaps = row["differences"]
+        surpassed = sum(gap["low"] is not None and gap["low"] > 0 for gap in gaps)
+        cells = [
+            row["arm"],
+            _number(row["volume"]["value"]),
+            _number(row["best_pass@1"]),
+            _number(row[f"best_pass@{k}"]),
+            *(_change(_find(gaps, against=other), "**") for other in ("base", plain)),
+            f"{surpassed} of {len(gaps)}",
+        ]
+        for each in dict.fromkeys((1, k)):
+            cells.append(
+                _change(
+                    _find(results["matched"], arm=row["arm"], against="base", by="kl_to_base", name=f"pass@{each}"),
+                    "**",
+                )
+            )
+        lines.append(_row(cells))
+    return "\n".join(lines)
+
+
 def _figures(results: Results) -> str:
     """Links to what `study_figures` writes."""
     shown = [f"![pass@1 against pass@{results['k_max']}, with the base model's temperature curve]({FRONTIER})"]
@@ -168,7 +232,7 @@ def _laws(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
@@ -178,12 +242,13 @@ def _tuned(results: Results) -> str:
     rows = results["tuned"]
     lines = [
         f"## Chosen on the tuning split, by {rows[0]['by']}\n",
-        "| arm | learning rate | temperature | score |",
-        "| --- | ---: | ---: | ---: |",
+        "| arm | learning rate | temperature | score | area |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
         lr = "–" if row["lr"] is None else f"{row['lr']:g}"
-        lines.append(f"| {row['arm']} | {lr} | {row['temperature']:g} | {_number(row['score'])} |")
+        area = _number(row["volume"]["value"]) if "volume" in row else "–"
+        lines.append(f"| {row['arm']} | {lr} | {row['temperature']:g} | {_number(row['score'])} | {area} |")
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from equipoise.lab.study_config import BASE, StudyConfig, rollouts_of
 from equipoise.lab.study_numbers import Compared, Policies, difference, matched, mean_over, unsolved_by_both
 from equipoise.lab.study_outcomes import Outcomes
 from equipoise.lab.study_run import Job, steps_logged, supervised_log
+from equipoise.lab.study_volume import volumes
 from equipoise.measures.law import fit_law
 from equipoise.training.recipe import as_settings
 
@@ -31,6 +32,10 @@ EXPLAINED = {
     "distinct_unsolved_by_both": "distinct answers on the problems that neither arm solves in any seed, so that both are seen on the same ones",
     "at_chosen": "arm − against as in differences, each at the temperature that the tuning split chose for it; null without tuning",
     "matched": "the arm at `headline` against the other arm's, or the base's, curve over temperatures, at the same pass@1 or KL",
+    "volumes": "the area under the front of (pass@1, pass@k_max) over temperatures, reference point (0, 0), and its differences to every other "
+    "arm: `lab.study_volume` says how",
+    "imitated": "rows of training beside the policy gradient's: completions that were kept and imitated, no rollouts",
+    "made_of": "arms that train nothing: base + blend · (trained − base) of another arm's weights, or of their moving average (ema)",
     "law": "R = −a·exp(H) + b along the training log of each run (reward and entropy per step), with what its first part would have forecast",
 }
 
@@ -44,11 +49,17 @@ class Finished:
     job: Job
     outcomes: Outcomes
 
+    @property
+    def trains(self) -> bool:
+        """Not the base, nor other weights of a run that another arm has trained."""
+        return self.arm != BASE and self.job.trained is None
+
 
 def assemble(
     study: StudyConfig, runs: list[Finished], *, tuned: list[dict[str, Any]] | None, about: Mapping[str, Any]
 ) -> dict[str, Any]:
     logs = {(run.arm, run.seed): _log(run) for run in runs if run.arm != BASE}
+    trained = {(run.arm, run.seed) for run in runs if run.trains}
     policies = {arm: _policies(arm, runs) for arm in (BASE, *study.arms)}
     problems = {run.outcomes.problems for run in runs}
     if len(problems) > 1:
@@ -73,7 +84,8 @@ def assemble(
         "differences": [d for arm in study.arms for d in _differences(study, policies, arm, at)],
         "frontier": [_frontier(policies[arm], k_max) for arm in policies],
         "matched": [m for arm in study.arms for m in _matched(study, policies, arm, at, k_max)],
-        "law": [{"arm": arm, "seed": seed, **_law(log)} for (arm, seed), log in logs.items()],
+        "volumes": volumes(list(policies.values()), k=k_max),
+        "law": [{"arm": arm, "seed": seed, **_law(log)} for (arm, seed), log in logs.items() if (arm, seed) in trained],
         "tuned": tuned,
         "at_chosen": _at_chosen(study, policies, tuned),
     }
@@ -103,7 +115,7 @@ def _policies(arm: str, runs: list[Finished]) -> Policies:
 
 def _log(run: Finished) -> list[dict[str, Any]]:
     """The training log, refused where the run drew other rollouts than it was to."""
-    log, asked = list(steps_logged(run.job.folder)), run.job.config.learning.steps
+    log, asked = list(steps_logged(run.job.trained or run.job.folder)), run.job.config.learning.steps
     if len(log) != asked:
         raise UsageError(
             f"{run.job.folder} has {len(log)} steps in its log and was to have {asked}: arms must draw equal rollouts; remove that folder and run again"
@@ -118,9 +130,11 @@ def _by_name(estimates: list[Estimate]) -> dict[str, Estimate]:
 def _recipe(study: StudyConfig, arm: str, runs: list[Finished]) -> dict[str, Any]:
     config = next(run.job.config for run in runs if run.arm == arm)
     settings = {name: value for name, value in as_settings(config).items() if name not in ("out", "seed")}
+    made = study.arms[arm]
     return {
-        "about": study.arms[arm].about,
+        "about": made.about,
         "against": study.against(arm),
+        "made_of": {"arm": made.of, "blend": made.blend, "ema": made.ema} if made.of else None,
         "settings": settings,
         "warnings": [f"{found.verdict}: {found.method}: {found.why}" for found in config.warnings()],
     }
@@ -137,8 +151,6 @@ def _entry(run: Finished, at: int, start: float | None, log: list[dict[str, Any]
         "steps": config.learning.steps,
         "lr": config.learning.lr if config.learning.steps else None,
         "updates": config.learning.updates if config.learning.steps else None,
-        "sft": "supervised training, done once before all arms; what it made of the model is the base, and the model every arm begins with. "
-        "Losses in nats per token, each the mean over the steps since the one before it; null: there was none",
         "entropy_start": start,
         "entropy_end": here["entropy"].value,
         **{name: number.value for name, number in here.items() if name != "entropy"},
@@ -151,6 +163,7 @@ def _entry(run: Finished, at: int, start: float | None, log: list[dict[str, Any]
         # Steps that draw as many as they need say how many that were.
         "rollouts": round(sum(line.get("rollouts", n_each) for line in log)),
         "tokens": round(sum(line.get("tokens", line["length"] * n_each) for line in log)),
+        "imitated": round(sum(v for line in log for key, v in line.items() if key.endswith("/rows"))),
     }
 
 

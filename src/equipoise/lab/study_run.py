@@ -1,4 +1,4 @@
-"""One run of a study: train, then evaluate at every temperature. `python -m equipoise.lab.study_run JOB.json` runs it by itself.
+"""One run of a study: train, or take another run's weights, then evaluate at every temperature. `python -m equipoise.lab.study_run JOB.json` runs it.
 
 runs/ARM-SEED/  the run folder of the trainer, and
                 job.json             what to do
@@ -20,6 +20,7 @@ import torch
 
 from equipoise.errors import UsageError
 from equipoise.files import atomic_write, make_folder, read_json
+from equipoise.lab.interpolation import interpolate
 from equipoise.lab.study_config import BASE, Look, StudyConfig
 from equipoise.lab.study_outcomes import COUNTS, Outcomes
 from equipoise.models.graphs import StepGraphs
@@ -48,6 +49,8 @@ class Job(Strict):
         None  # the run that has done the supervised training of `config`: this one begins with its model
     )
     trained: Path | None = None  # a run that is trained already: only look at it
+    blend: float = 1.0  # its weights are base + blend · (trained − base)
+    ema: bool = False  # with its moving average in place of its last weights
     look: Look
     split: str = "test"
     base_temperature: float = 1.0
@@ -65,6 +68,14 @@ class Job(Strict):
             (found["config"][part] or {}).pop("rows", None)
         if found["config"]["sft"] is None:  # as before there was any, so that runs of that time still count
             found["config"].pop("sft")
+        for settings, name, idle in (
+            (found["config"]["learning"], "ema", None),
+            (found, "blend", 1.0),
+            (found, "ema", False),
+            (found["look"], "seed", SEED),
+        ):
+            if settings[name] == idle:  # likewise
+                settings.pop(name)
         found["look"].pop("rows")
         for name in ("trained", "begins"):  # places
             found.pop(name)
@@ -118,10 +129,14 @@ def run_job(job: Job, say: Say = lambda line: None) -> None:
     loaded.model.to(config.device)  # type: ignore[attr-defined]
     reference = deepcopy(loaded.model)
     if training is not None or job.trained is not None:
-        found = load_weights(job.trained or config.out)
-        assert found is not None
-        assert found[0] == config.learning.steps
-        loaded.model.load_state_dict(found[1])  # type: ignore[attr-defined]
+        found = load_weights(job.trained or config.out, ema=job.ema)
+        if found is None or found[0] != config.learning.steps:
+            raise UsageError(
+                f"{job.trained or config.out} has no checkpoint of its last step to look at: remove that folder, and it is trained again"
+            )
+        base = loaded.model.state_dict()  # type: ignore[attr-defined]
+        weights = interpolate(base, {name: w.to(base[name].device) for name, w in found[1].items()}, job.blend)
+        loaded.model.load_state_dict(weights)  # type: ignore[attr-defined]
     if not config.learning.steps:  # the base is its own reference
         reference = loaded.model
     make_folder(config.out)
@@ -132,7 +147,7 @@ def run_job(job: Job, say: Say = lambda line: None) -> None:
 def look_at(job: Job, loaded: Loaded, reference: LanguageModel, say: Say = lambda line: None) -> Outcomes:
     """The policy at every temperature, on the same problems with the same seeds as every other policy of the study."""
     task, look = find_task(job.config.task), job.look
-    problems = task.problems(SEED, look.problems, split=job.split)
+    problems = task.problems(look.seed, look.problems, split=job.split)
     graphs = StepGraphs() if job.config.device.startswith("cuda") else None
     each = max(1, look.rows // look.samples)
     values_T: list[dict[str, np.ndarray]] = []
@@ -145,7 +160,7 @@ def look_at(job: Job, loaded: Loaded, reference: LanguageModel, say: Say = lambd
                 loaded.tokens,
                 task,
                 problems[first : first + each],
-                seed=(SEED,),
+                seed=(look.seed,),
                 samples=look.samples,
                 temperature=temperature,
                 max_tokens=job.config.sampling.max_tokens,

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from equipoise.lab.study_config import BASE, Look, StudyConfig, Tune
+from equipoise.lab.study_numbers import Policies
 from equipoise.lab.study_outcomes import Outcomes
 from equipoise.lab.study_run import Job, base_job, supervised_run
+from equipoise.lab.study_volume import volumes
 
 Tried = dict[str, Any]  # lr or temperature, and its score
 RunAll = Callable[[list[Job]], None]
@@ -27,6 +29,7 @@ def choose_rates(study: StudyConfig, run_all: RunAll) -> dict[str, list[Tried]]:
             base_temperature=study.headline,
         )
         for arm in study.arms
+        if study.trained_by(arm) == arm
         for lr in tune.lr
     }
     run_all(list(jobs.values()))
@@ -42,7 +45,10 @@ def choose_temperatures(
     rates: Mapping[str, list[Tried]],
     run_all: RunAll,
 ) -> list[dict[str, Any]]:
-    """Every policy of the study at every temperature; the scores of an arm's seeds are averaged."""
+    """Every policy of the study at every temperature; the scores of an arm's seeds are averaged.
+
+    `volume` is the area of `study_volume` on these problems: an arm that is chosen by it is chosen by no problem of the results.
+    """
     tune, look = _look(study)
     jobs: dict[str, list[Job]] = {}
     for arm, _, job in planned:
@@ -51,17 +57,22 @@ def choose_temperatures(
             found = base_job(study, out, look, "tune", trained=supervised_run(study))
         else:
             config = job.config.model_copy(update={"out": out})
-            found = job.model_copy(update={"config": config, "trained": job.folder, "look": look, "split": "tune"})
+            trained = job.trained or job.folder
+            found = job.model_copy(update={"config": config, "trained": trained, "look": look, "split": "tune"})
         jobs.setdefault(arm, []).append(found)
     run_all([job for of_arm in jobs.values() for job in of_arm])
+    seeds = {arm: tuple(seed for name, seed, _ in planned if name == arm) for arm in jobs}
+    found_of = {arm: [Outcomes.load(job.folder / "outcomes.parquet") for job in of_arm] for arm, of_arm in jobs.items()}
+    fronts = [Policies(arm, seeds[arm], tuple(outcomes)) for arm, outcomes in found_of.items()]
+    areas = {row["arm"]: row["volume"] for row in volumes(fronts, k=min(front.ks[-1] for front in fronts))}
     tuned = []
     for arm, of_arm in jobs.items():
         scores_T = np.mean([_scores(job, tune.by) for job in of_arm], axis=0)
         tried = [{"temperature": t, "score": float(s)} for t, s in zip(look.temperatures, scores_T, strict=True)]
-        lr = best(rates[arm])["lr"] if arm in rates else None
-        tuned.append(
-            {"arm": arm, "by": tune.by, **best(tried), "lr": lr, "temperatures": tried, "rates": rates.get(arm)}
-        )
+        of_rates = None if arm == BASE else rates.get(study.trained_by(arm))
+        lr = best(of_rates)["lr"] if of_rates else None
+        row = {"arm": arm, "by": tune.by, **best(tried), "lr": lr, "temperatures": tried, "rates": of_rates}
+        tuned.append(row | {"volume": areas[arm]})
     return tuned
 
 

@@ -53,9 +53,4 @@ def _kl(
 
 
 def _log_softmax(hidden_ND: Tensor, head: Head, temperature: float) -> Tensor:
-    # Widened before the product: logits rounded to half precision would cost the KL its leading digits.
-    exact = torch.promote_types(hidden_ND.dtype, torch.float32)
-    logits_NV = hidden_ND.to(exact) @ head.weight_VD.to(exact).T
-    if head.bias_V is not None:
-        logits_NV = logits_NV + head.bias_V.to(exact)
-    return (logits_NV / temperature).log_softmax(-1)
+    return (head.logits(hidden_ND) / temperature).log_softmax(-1)

@@ -53,7 +53,7 @@ def generate(
     longest = max(map(len, prompts))
     columns = longest if graphs is None else graphs.columns(longest)
     device = model.head.weight_VD.device
-    rules = Rules(model, tuple(stop), decoding, watch, cap)
+    rules = Rules(model, tuple(stop), decoding, watch, cap, samples)
     was_training = model.training
     model.train(False)
     try:
@@ -63,7 +63,7 @@ def generate(
         rows = Rows.start(cache.expand(samples, room=max_tokens - 1), uniform_BT, pad=pad)
         rows.pick(hidden_PD.repeat_interleave(samples, dim=0), rules)
         if graphs is None:
-            _run(rows, rules)
+            finish_rows(rows, rules)
         else:
             rows = graphs.run(rows, rules)
     finally:
@@ -71,7 +71,8 @@ def generate(
     return _collect(rows, ids_PL[:, -longest:], mask_PL[:, -longest:], samples=samples, stop=rules.stop)
 
 
-def _run(rows: Rows, rules: Rules) -> None:
+def finish_rows(rows: Rows, rules: Rules) -> None:
+    """Sample on until every row has ended or its columns are full; the first column is there."""
     for _ in range(1, rows.ids_BT.shape[1]):
         n_done = int(rows.done_R.sum())
         if n_done == len(rows.done_R):

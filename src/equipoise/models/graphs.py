@@ -39,7 +39,7 @@ class StepGraphs:
                 f"CUDA graphs need a model on a GPU, this one is on {rows.last_R.device}: leave graphs out"
             )
         shapes = tuple(tensor.shape for tensor in rows.tensors())
-        key = (id(rules.model), rules.stop, rules.decoding, rows.cache.keys[0].dtype, shapes)
+        key = (id(rules.model), rules.stop, rules.decoding, rules.siblings, rows.cache.keys[0].dtype, shapes)
         if key not in self._captured:
             if len(self._captured) >= MOST:
                 self._captured.pop(next(iter(self._captured)))

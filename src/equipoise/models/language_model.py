@@ -26,6 +26,12 @@ class Head:
     weight_VD: Tensor
     bias_V: Tensor | None = None
 
+    def logits(self, hidden_BD: Tensor) -> Tensor:
+        """(B, V) in float32, or float64 for float64 states: rounded to half precision they would lose their leading digits."""
+        exact = torch.promote_types(hidden_BD.dtype, torch.float32)
+        logits_BV = hidden_BD.to(exact) @ self.weight_VD.to(exact).T
+        return logits_BV if self.bias_V is None else logits_BV + self.bias_V.to(exact)
+
 
 class LanguageModel(Protocol):
     """A `torch.nn.Module` with these members."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from equipoise.models.cache import KVCache
 from equipoise.models.decoding import Decoding, pick_tokens
 from equipoise.models.language_model import LanguageModel, step
+from equipoise.models.siblings import choose_apart
 from equipoise.models.thinking import ThinkingCap
 
 Watch = Callable[["Rows", Tensor], None]  # sees the states (R, D) that predict a column before it is sampled
@@ -28,6 +30,7 @@ class Rules:
     decoding: Decoding
     watch: Watch | None = None
     cap: ThinkingCap | None = None
+    siblings: int = 1  # rows of a prompt, which follow each other; `repel` keeps these apart
 
 
 @dataclass(slots=True)
@@ -67,7 +70,10 @@ class Rows:
             rules.watch(self, hidden_RD)
         here = (self.index_R, self.column_1)
         forced_R = None if rules.cap is None else rules.cap.forced(self)
-        picks = pick_tokens(hidden_RD, rules.model.head, self.uniform_BT[here], rules.decoding, forced_B=forced_R)
+        apart = None if rules.decoding.repel == 0 else partial(choose_apart, self, rules)
+        picks = pick_tokens(
+            hidden_RD, rules.model.head, self.uniform_BT[here], rules.decoding, forced_B=forced_R, choose=apart
+        )
         if rules.cap is not None:
             rules.cap.follow(self, picks.ids_B)
         live_R = ~self.done_R

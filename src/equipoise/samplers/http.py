@@ -23,9 +23,10 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("infer", needed_for="a server over HTTP") from missing
 
-from equipoise.samplers.http_draw import Fault, HttpDraw, Refused, Requests, Tries, is_final, read_capped
+from equipoise.samplers.http_draw import Fault, HttpDraw, Refused, Requests, Response, Tries, is_final, read_capped
 
 KEY_VARIABLE = "EQUIPOISE_API_KEY"
+SHOWN = 8  # characters: so much of a key may stand in a message, more may not
 BUFFER = 16 * 1024  # bytes of a reply that may wait to be read: beyond it the server's writes have to wait
 MAX_HEADER = 8190  # bytes of a header line or field
 MAX_ERROR = 64 * 1024  # bytes of an error's text
@@ -114,7 +115,7 @@ class HttpSampler:
         if self._server is not None:
             self._write(prompt, how, self._server, seed=seed, number=first)  # what cannot be asked is refused at once
 
-        async def send(number: int) -> aiohttp.ClientResponse:
+        async def send(number: int) -> Response:
             server = await self._find()
             return await self.post(*self._write(prompt, how, server, seed=seed, number=number))
 
@@ -128,6 +129,7 @@ class HttpSampler:
                 permits=lambda: self._line().permits,
                 tries=Tries(self._retries, self._backoff, seed),
                 server=self.url,
+                hide=self.hide_key,
             )
         )
 
@@ -138,15 +140,10 @@ class HttpSampler:
         except Fault as fault:
             raise UsageError(f"{self.url} does not answer: {fault}") from fault
 
-    async def post(self, path: str, body: Mapping[str, object]) -> aiohttp.ClientResponse:
+    async def post(self, path: str, body: Mapping[str, object]) -> Response:
         """Returns when the server has accepted the request. The response is the caller's to close."""
         try:
-            response = await self._line().session.post(
-                f"{self.url}/{path}",
-                data=json.dumps(body).encode(),
-                headers={"Content-Type": "application/json"},
-                allow_redirects=False,
-            )
+            response = await self._send(path, json.dumps(body).encode())
         except (aiohttp.ClientError, TimeoutError, OSError) as problem:
             raise Fault(self._cannot_reach(problem)) from problem
         if response.status == 200 and response.content_type in ("text/event-stream", "application/json"):
@@ -176,6 +173,11 @@ class HttpSampler:
             await line.session.close()
 
     # --- inside
+
+    async def _send(self, path: str, data: bytes) -> Response:
+        headers = {"Content-Type": "application/json"}
+        url = f"{self.url}/{path}"
+        return await self._line().session.post(url, data=data, headers=headers, allow_redirects=False)
 
     def _line(self) -> _Line:
         loop = asyncio.get_running_loop()
@@ -246,13 +248,13 @@ class HttpSampler:
         except (aiohttp.ClientError, TimeoutError, OSError) as problem:
             raise Fault(self._cannot_reach(problem)) from problem
 
-    async def _refuse(self, response: aiohttp.ClientResponse) -> NoReturn:
+    async def _refuse(self, response: Response) -> NoReturn:
         status = response.status
         if 300 <= status < 400:
-            where = one_line(response.headers.get("Location", "nowhere"), 100)
+            where = one_line(response.headers.get("location", "nowhere"), 100)
             raise UsageError(f"{self.url} redirects to {where}: redirects are not followed, connect to that address")
         async with asyncio.timeout(ERROR_WAIT):
-            said = self._without_key(describe_error((await read_capped(response, MAX_ERROR))[:MAX_ERROR]))
+            said = self.hide_key(describe_error((await read_capped(response, MAX_ERROR))[:MAX_ERROR]))
         if status in (401, 403):
             raise Refused(
                 f"{self.url} refused the key ({status}: {said}): give one with key= or in {KEY_VARIABLE}"
@@ -265,16 +267,20 @@ class HttpSampler:
             raise Refused(f"{self.url} refused the request ({status}): {said}", status=status, said=said)
         if status == 200:
             raise Fault(f"the server sent {one_line(response.content_type, 40)}, not an event stream: {said}")
-        after = _retry_after(response.headers.get("Retry-After"))
+        after = _retry_after(response.headers.get("retry-after"))
         raise Fault(f"the server answers {status}: {said}", after=after, status=status)
 
     def _cannot_reach(self, problem: BaseException) -> str:
-        said = one_line(self._without_key(str(problem) or type(problem).__name__))
+        said = one_line(self.hide_key(str(problem) or type(problem).__name__))
         return f"no reply from {self.url}: {said}"
 
-    def _without_key(self, text: str) -> str:
-        """Some servers repeat the key that they refuse."""
-        return text if self._key is None else text.replace(self._key, "***")
+    def hide_key(self, text: str) -> str:
+        """Some servers repeat the key that they refuse, and a text may have been cut in the middle of it."""
+        if not self._key:
+            return text
+        for length in range(len(self._key), min(len(self._key), SHOWN) - 1, -1):
+            text = text.replace(self._key[:length], "***")
+        return text
 
 
 def sample_seed(seed: int, number: int) -> int:

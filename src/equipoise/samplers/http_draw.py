@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 import aiohttp
 
@@ -42,8 +44,34 @@ class Refused(UsageError):
         self.status, self.said = status, said
 
 
+class Content(Protocol):
+    async def readany(self) -> bytes: ...
+
+    def read_nowait(self) -> bytes: ...
+
+
+class Response(Protocol):
+    """What is used of aiohttp's response, so that another client can take its place."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def content_type(self) -> str: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...  # looked up by names in lower case
+
+    @property
+    def content(self) -> Content: ...
+
+    def release(self) -> object: ...
+
+    def close(self) -> None: ...
+
+
 # Sends the request of a completion by its number, and returns when it was accepted.
-Send = Callable[[int], Awaitable[aiohttp.ClientResponse]]
+Send = Callable[[int], Awaitable[Response]]
 # Is told the events of a completion by its number, as they come; None: they begin anew.
 Note = Callable[[int, Sequence[Event] | None], None]
 
@@ -55,6 +83,12 @@ class Tries:
     retries: int
     backoff: float
     seed: int
+    patience: float | None = None  # seconds: a server that asks for a longer wait is not asked again
+
+    def ends(self, attempt: int, fault: Fault) -> bool:
+        """Whether this try was the last."""
+        late = self.patience is not None and fault.after is not None and fault.after > self.patience
+        return late or attempt >= self.retries
 
     def wait(self, number: int, attempt: int, after: float | None) -> float:
         """Doubling, between half and one and a half of it by chance, so that many do not come back at once."""
@@ -110,10 +144,12 @@ class Requests:
     tries: Tries
     server: str  # its name in messages
     note: Note | None = None
+    hide: Callable[[str], str] = str  # takes the key out of what the server says
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _left: int = 0
     _why: dict[int, Finish] = field(default_factory=dict)
     _pieces: dict[int, Pieces] = field(default_factory=dict)
+    _failed: Counter[int] = field(default_factory=Counter)  # tokens of tries that failed
     _sent: set[int] = field(default_factory=set)
     _prompt_tokens: int | None = None  # all completions of a draw have one prompt
     _arrived: asyncio.Queue[tuple[Chunk | BaseException, asyncio.Future[None] | None]] = field(
@@ -180,7 +216,8 @@ class Requests:
                 return
             except Fault as fault:
                 told = told or pieces.told
-                if attempt == self.tries.retries:
+                self._failed[index] += pieces.made
+                if self.tries.ends(attempt, fault) or self._failed[index] >= self.max_tokens:
                     often = f"{fault} ({attempt + 1} tries)" if attempt else str(fault)
                     self._say(Chunk(index, finish="error", error=often))
                     return
@@ -198,7 +235,7 @@ class Requests:
                 await self._read_whole(response, pieces)
             else:
                 await self._read_stream(response, pieces)
-            whole = True
+            whole = not pieces.cut
         except (Malformed, aiohttp.ClientError, TimeoutError, OSError) as problem:
             if pieces.finish is None:  # else the completion is there, and only the server's count is missing
                 raise Fault(_describe(problem)) from problem
@@ -216,7 +253,7 @@ class Requests:
         self._prompt_tokens = self._prompt_tokens or last.prompt_tokens
         return last
 
-    async def _read_stream(self, response: aiohttp.ClientResponse, pieces: Pieces) -> None:
+    async def _read_stream(self, response: Response, pieces: Pieces) -> None:
         stream, received, most = EventStream(), 0, BYTES + BYTES_PER_TOKEN * self.max_tokens
         try:
             while True:
@@ -227,23 +264,23 @@ class Requests:
                     raise Malformed(f"more than {most:,} bytes for {self.max_tokens} tokens")
                 found = stream.feed(data) if data else stream.end()
                 done = DONE in found
-                await self._hand(pieces, found)
-                if done or not data:
+                await self._hand(pieces, found, response)
+                if done or not data or pieces.cut:
                     return
         except asyncio.CancelledError:
             # What had arrived is counted, since the server made it.
             self._say(pieces.add(_read_rest(response, stream)))
             raise
 
-    async def _read_whole(self, response: aiohttp.ClientResponse, pieces: Pieces) -> None:
+    async def _read_whole(self, response: Response, pieces: Pieces) -> None:
         """From a server that does not stream."""
         most = BYTES + BYTES_PER_TOKEN * self.max_tokens
         body = await read_capped(response, most)
         if len(body) > most:
             raise Malformed(f"more than {most:,} bytes for {self.max_tokens} tokens")
-        await self._hand(pieces, [body])
+        await self._hand(pieces, [body], response)
 
-    async def _hand(self, pieces: Pieces, found: list[bytes]) -> None:
+    async def _hand(self, pieces: Pieces, found: list[bytes], response: Response) -> None:
         events: list[Event] = []
         malformed: Malformed | None = None
         for data in found:
@@ -261,19 +298,21 @@ class Requests:
                 f"{self.server} was asked for top_logprobs={self.top_logprobs} and sends no log-probs: use a server that does "
                 "(vLLM, SGLang, llama.cpp), or a strategy that needs none and top_logprobs=None"
             )
+        if pieces.finish is None and self._failed[pieces.index] + pieces.made > self.max_tokens:
+            # It does not keep to its limit. Closed before anything else is waited for, it costs no more than what was read.
+            pieces.cut, pieces.finish = True, "length"
+            response.close()
         if chunk is not None:
             taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._arrived.put_nowait((chunk, taken))
             await taken
         for event in events:
-            if event.error is not None and is_final(event.error_code):
-                raise Refused(
-                    f"{self.server} refused the request: {event.error}",
-                    status=event.error_code or 400,
-                    said=event.error,
-                )
-            if event.error is not None:
-                raise Fault(f"the server broke off: {event.error}")
+            if event.error is None:
+                continue
+            said = self.hide(event.error)
+            if is_final(event.error_code):
+                raise Refused(f"{self.server} refused the request: {said}", status=event.error_code or 400, said=said)
+            raise Fault(f"the server broke off: {said}")
         if malformed is not None:
             raise malformed
 
@@ -291,7 +330,7 @@ class Requests:
         return Chunk(index, prompt_tokens=self._prompt_tokens, finish=why)
 
 
-async def read_capped(response: aiohttp.ClientResponse, most: int) -> bytes:
+async def read_capped(response: Response, most: int) -> bytes:
     """The body, or the first of it and a little more than `most` bytes."""
     body = b""
     while len(body) <= most:
@@ -307,7 +346,7 @@ def is_final(status: int | None) -> bool:
     return status is not None and 400 <= status < 500 and status not in (408, 409, 425, 429)
 
 
-def _read_rest(response: aiohttp.ClientResponse, stream: EventStream) -> list[Event]:
+def _read_rest(response: Response, stream: EventStream) -> list[Event]:
     try:
         found = stream.feed(response.content.read_nowait())
         return [event for event in (read_event(data) for data in found if data != DONE) if event.error is None]

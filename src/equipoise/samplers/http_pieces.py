@@ -28,6 +28,7 @@ class Pieces:
     usage: Usage | None = None
     finish: str | None = None  # the server's word
     told: bool = False  # something was handed out
+    cut: bool = False  # it went beyond its limit and was ended here
     _texts: int = 0
     _with_logprobs: int = 0
     _in_thinking: bool = False

@@ -16,13 +16,22 @@ from equipoise.models.decoding import Decoding, draw_uniforms
 from equipoise.models.generate import pad_left
 from equipoise.models.language_model import LanguageModel, Tokens, prefill
 from equipoise.models.loaders import Loaded
+from equipoise.models.proxy import ProxyModel
 from equipoise.models.rows import Rows, Rules
 from equipoise.models.thinking import Marks, ThinkingCap, marks_of
 from equipoise.models.token_confidence import token_confidence
 from equipoise.samplers.split_text import SplitText
 
 ROOM = 128  # slots of the cache at first; it doubles when they are full
-OWN = ("top_k", "min_p")  # of Sampling.extra
+OWN = (
+    "top_k",
+    "min_p",
+    "top_n_sigma",
+    "order",
+    "edt",
+    "repel",
+    "repel_first",
+)  # of Sampling.extra; and alpha of a proxy
 
 
 class InProcess:
@@ -47,9 +56,10 @@ class InProcess:
     def draw(self, prompt: Prompt, how: Sampling, *, n: int, seed: int, first: int = 0) -> Draw:
         """Text is continued; chat messages go through the tokenizer's template.
 
-        `temperature` 0 is greedy; `extra` takes top_k and min_p. Log-probs and entropies are those of the whole softmax at the
-        temperature, token confidences (with `top_logprobs`) those of the model's own softmax, at temperature 1. A
-        `thinking_budget` counts what stands between the marks; what they and the answer need is for `max_tokens` to leave.
+        `temperature` 0 is greedy; `extra` takes the other fields of `Decoding`, and `alpha` for a proxy-tuned model. Log-probs and
+        entropies are those of the whole softmax at the temperature, token confidences (with `top_logprobs`) those of the model's
+        own softmax, at temperature 1. A `thinking_budget` counts what stands between the marks; what they and the answer need is for
+        `max_tokens` to leave. With `repel` the siblings are the completions of one draw.
         """
         return _ModelDraw(self, self.tokens.encode(prompt), how, n=n, seed=seed, first=first)
 
@@ -62,10 +72,11 @@ class _ModelDraw:
             raise UsageError(f"a seed is {seed}: use 0 to 2^63 - 1")
         self._sampler, self._prompt, self._how = sampler, list(ids), how
         self._seed, self._numbers = seed, range(first, first + n)
-        self._limit = room_for(sampler.model, ids, how)
-        cap = cap_for(sampler.marks, how, [ids] * n, device=sampler.model.head.weight_VD.device)
-        self._sure = TokenConfidences(sampler.model, how.top_logprobs) if how.top_logprobs else None
-        self._rules = Rules(sampler.model, sampler.tokens.stop, decoding_of(how), self._sure, cap)
+        model = model_for(sampler.model, how)
+        self._limit = room_for(model, ids, how)
+        cap = cap_for(sampler.marks, how, [ids] * n, device=model.head.weight_VD.device)
+        self._sure = TokenConfidences(model, how.top_logprobs) if how.top_logprobs else None
+        self._rules = Rules(model, sampler.tokens.stop, decoding_of(how), self._sure, cap, siblings=n)
         self._rows: Rows | None = None
         inside = sampler.marks is not None and sampler.marks.open_after(ids)
         self._texts = [SplitText(sampler.tokens, how.stop, marks=sampler.marks, inside=inside) for _ in self._numbers]
@@ -103,7 +114,7 @@ class _ModelDraw:
         if not self._live:
             self._rows = None
             return chunks
-        model = self._sampler.model
+        model = self._rules.model
         was_training = model.training
         if was_training:
             model.train(False)
@@ -134,7 +145,7 @@ class _ModelDraw:
         return rows
 
     def _start(self) -> Rows:
-        model, tokens, n = self._sampler.model, self._sampler.tokens, len(self._numbers)
+        model, tokens, n = self._rules.model, self._sampler.tokens, len(self._numbers)
         device = model.head.weight_VD.device
         ids_1L, mask_1L = pad_left([self._prompt], len(self._prompt), pad=tokens.pad, device=device)
         hidden_1D, cache = prefill(model, ids_1L, mask_1L)
@@ -229,11 +240,23 @@ def cap_for(
     return ThinkingCap(marks, how.thinking_budget, [marks.open_after(prompt) for prompt in prompts], device=device)
 
 
+def model_for(model: LanguageModel, how: Sampling) -> LanguageModel:
+    """The model with the alpha that was asked for, where it is a proxy."""
+    alpha = how.extra.get("alpha")
+    if alpha is None:
+        return model
+    if not isinstance(model, ProxyModel):
+        raise UsageError(
+            f"alpha={alpha} was asked for, and this model is not proxy-tuned: name one as proxy:base=…,expert=…,anti=…"
+        )
+    return model.at(alpha)
+
+
 def decoding_of(how: Sampling) -> Decoding:
-    for name in how.extra:
+    own: dict[str, Any] = {name: value for name, value in how.extra.items() if name != "alpha"}
+    for name in own:
         if name not in OWN:
             raise unknown_name("sampling setting of a model in this process", name, OWN)
-    own: dict[str, Any] = dict(how.extra)
     if how.temperature == 0:
         return Decoding(**{**own, "top_k": 1}, top_p=how.top_p)
     return Decoding(temperature=how.temperature, top_p=how.top_p, **own)

@@ -30,6 +30,7 @@ class RecordedPool:
         for row, (problem, given) in enumerate(keys):
             starts.setdefault((rows.ids[problem], None if np.isnan(given) else given), row)
         stops = [*list(starts.values())[1:], len(rows.problem_R)]
+        self._asked: Sampling | None = None  # how its questions are to be sampled, once they were asked for
         self._groups: dict[str, dict[float | None, range]] = {}
         for ((name, given), start), stop in zip(starts.items(), stops, strict=True):
             self._groups.setdefault(name, {})[given] = range(start, stop)
@@ -81,6 +82,7 @@ class RecordedPool:
         """
         longest = max(1, int(self.rows.n_tokens_R.max()))
         how = Sampling(max_tokens=longest, thinking_budget=self.budget) if how is None else how
+        self._asked = how
         judged = bool(np.isfinite(self.rows.correct_R).any() or np.isfinite(self.rows.reward_R).any())
         return [
             Question(
@@ -100,6 +102,7 @@ class RecordedPool:
                 f"a recorded pool answers its own {len(self.ids):,} questions, not the prompt {str(prompt)[:60]!r}: "
                 "a strategy that writes prompts of its own needs a model"
             )
+        self._refuse_other(how)
         group = self._group(prompt, how.thinking_budget)
         if first + n > len(group) and not self.resample:
             raise UsageError(
@@ -114,6 +117,21 @@ class RecordedPool:
             places = np.argsort(np.random.default_rng(_mixed(seed, prompt)).random(len(group)), kind="stable")
         chosen = [group[place] for place in places[first : first + n].tolist()]
         return _Replay(self.rows, chosen, chunk=self.chunk, limit=how.max_tokens)
+
+    def _refuse_other(self, how: Sampling) -> None:
+        """What was recorded cannot be sampled in another way."""
+        if self._asked is None:
+            return
+        changed = [
+            f"{name}={getattr(how, name)}"
+            for name in ("temperature", "top_p", "extra")
+            if getattr(how, name) != getattr(self._asked, name)
+        ]
+        if changed:
+            raise UsageError(
+                f"recorded samples were asked for with {', '.join(changed)}, and cannot be drawn again: compare on a model, "
+                "or record a pool with these settings"
+            )
 
     def _group(self, prompt_id: str, thinking_budget: int | None) -> range:
         groups = self._groups[prompt_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from equipoise.base import Completion, Grade, Problem, Prompt
@@ -10,12 +11,18 @@ from equipoise.tasks.task import Task
 ONLY_WRONG = "it is wrong"  # where a checker says no more
 
 
+Try = tuple[Completion, Grade]
+
+
 @runtime_checkable
 class AsksAgain(Protocol):
-    """A task with a form of its own, say for a model of single characters."""
+    """A task with a form of its own for models of single characters, which its short prompt goes with."""
 
-    def ask_again(self, problem: Problem, completion: Completion, grade: Grade) -> Prompt | None:
-        """The problem with this try and what is wrong with it; None where there is nothing to say of it."""
+    @property
+    def prompt(self) -> str: ...
+
+    def ask_again(self, problem: Problem, tries: Sequence[Try]) -> Prompt | None:
+        """The problem with these tries and what is wrong with each; None where there is nothing to say of any."""
         ...
 
 
@@ -26,9 +33,16 @@ def ask_again(task: Task, problem: Problem, completion: Completion, grade: Grade
     """
     if grade.correct is not False or completion.text is None:
         return None
-    if isinstance(task, AsksAgain):
-        return task.ask_again(problem, completion, grade)
-    return in_words(problem, completion.text, grade)
+    form = own_form(task, problem)
+    return in_words(problem, completion.text, grade) if form is None else form([(completion, grade)])
+
+
+def own_form(task: Task, problem: Problem) -> Callable[[Sequence[Try]], Prompt | None] | None:
+    """How a task puts earlier tries at a problem where it has a form of its own; None: they are put in words."""
+    if not isinstance(task, AsksAgain) or task.prompt != "short" or not isinstance(problem.prompt, str):
+        return None
+    asks: AsksAgain = task
+    return lambda tries: asks.ask_again(problem, tries)
 
 
 def in_words(problem: Problem, text: str, grade: Grade) -> Prompt:

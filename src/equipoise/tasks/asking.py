@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from equipoise.base import Answer, Problem, Question, Sampling
+from equipoise.base import Answer, Problem, Prompt, Question, Sampling
 from equipoise.errors import UsageError
+from equipoise.tasks.again import own_form
 from equipoise.tasks.problem_files import read_rows
 from equipoise.tasks.reading import read_completion, read_stated
 from equipoise.tasks.table import find_task
-from equipoise.tasks.task import Task, mix_seed
+from equipoise.tasks.task import Rewords, StepChecked, Task, Tooled, mix_seed
 from equipoise.text.answers import canonical
 
 MAX_PLAIN = 80  # characters of a line that may be an answer though nothing says so
@@ -17,6 +18,7 @@ MAX_PLAIN = 80  # characters of a line that may be an answer though nothing says
 
 def ask(task: Task, problem: Problem, how: Sampling = Sampling(), *, seed: int = 0) -> Question:
     """A problem as a question. `read` knows no right answer; `judge` is the task's checker, which does.
+    `progress`, `tools` and `reworded` are the task's too, where it has them.
 
     The question's own seed comes from `seed` and the problem's id, so that no two problems are sampled alike.
     """
@@ -27,7 +29,16 @@ def ask(task: Task, problem: Problem, how: Sampling = Sampling(), *, seed: int =
         how=how,
         judge=lambda completion: task.grade(problem, completion),
         seed=mix_seed("ask", seed, problem.id) >> 1,
+        again=own_form(task, problem),
+        progress=(lambda completion: task.progress(problem, completion)) if isinstance(task, StepChecked) else None,
+        tools=task.tools(problem) if isinstance(task, Tooled) else {},
+        reworded=(lambda number: _reworded(task, problem, number)) if isinstance(task, Rewords) else None,
     )
+
+
+def _reworded(task: Rewords, problem: Problem, number: int) -> Prompt:
+    prompt = task.reworded(problem, number)
+    return prompt if isinstance(problem.prompt, str) or not isinstance(prompt, str) else as_chat(prompt)
 
 
 def ask_text(text: str, how: Sampling = Sampling(), *, seed: int = 0, chat: bool = True) -> Question:

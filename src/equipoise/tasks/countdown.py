@@ -11,12 +11,23 @@ from typing import Any
 
 from equipoise.base import Answer, Completion, Grade, Problem, Prompt
 from equipoise.errors import UsageError
-from equipoise.tasks.again import in_words
+from equipoise.tasks.again import Try
+from equipoise.tasks.countdown_prefixes import MOST_NUMBERS, can_become, solution_texts
 from equipoise.tasks.countdown_solver import MAX_NUMBERS, solve
-from equipoise.tasks.expressions import Expression, parse_expression
+from equipoise.tasks.expressions import MAX_CHARS, Expression, parse_expression
 from equipoise.tasks.problem_files import cell, read_rows
 from equipoise.tasks.reading import read_completion, read_stated
-from equipoise.tasks.task import Draft, Seed, draw_problems, need, pick_problems, right_or_wrong, unparsable, with_how
+from equipoise.tasks.task import (
+    Draft,
+    Seed,
+    draw_problems,
+    mix_seed,
+    need,
+    pick_problems,
+    right_or_wrong,
+    unparsable,
+    with_how,
+)
 from equipoise.text.answers import canonical_expression
 from equipoise.text.numerals import show_number
 
@@ -28,6 +39,7 @@ QUESTION = (
 )
 HOW = "Give the expression alone within <answer> and </answer>."
 SIGNS = "+-*/"
+MAX_THOUGHT = 20_000  # characters of a thinking in which attempts are looked for
 _PART = re.compile(r"[0-9]+|[-+*/()]")
 
 
@@ -93,6 +105,21 @@ class Countdown:
         fault = self._fault(expression, problem.params)
         return right_or_wrong(answer, fault is None, fault)
 
+    def progress(self, problem: Problem, completion: Completion) -> float | None:
+        """1 where what was written can still become a solution, or where an attempt in the thinking was one; else 0.
+
+        Solutions are looked for with no more parentheses than they need; None for more than four numbers, whose solutions are
+        too many to write out.
+        """
+        numbers, target = tuple(sorted(problem.params["numbers"])), problem.params["target"]
+        written = (completion.text or "")[:MAX_CHARS].strip()
+        if not written and completion.thinking:
+            tries = (parse_expression(each.partition("=")[0]) for each in completion.thinking[:MAX_THOUGHT].split(","))
+            return float(any(made is not None and self._fault(made, problem.params) is None for made in tries))
+        if len(numbers) > MOST_NUMBERS:
+            return None
+        return float(can_become(written, solution_texts(numbers, target, self.allowed)))
+
     def solutions(self, problem: Problem) -> frozenset[str]:
         numbers = tuple(sorted(problem.params["numbers"]))
         return solve(numbers, problem.params["target"], self.allowed)
@@ -111,14 +138,22 @@ class Countdown:
         }
         return min(off, key=lambda text: (off[text], text), default=None)
 
-    def ask_again(self, problem: Problem, completion: Completion, grade: Grade) -> Prompt | None:
-        """In the short form 3,7,2,9=24>3*7+2-9=14> and then another try: an expression, and what it comes to."""
-        if self.prompt == "words":
-            return in_words(problem, completion.text or "", grade)
-        made = parse_expression(grade.answer.text) if grade.answer else None
-        if made is None or made.value is None:
-            return None
-        return f"{problem.prompt}{completion.text}={show_number(Fraction(made.value))}>"
+    def ask_again(self, problem: Problem, tries: Sequence[Try]) -> Prompt | None:
+        """In the short form 3,7,2,9=24>3*7+2-9=14> and then another try: expressions, and what each comes to."""
+        told = []
+        for completion, grade in tries:
+            made = parse_expression(grade.answer.text) if grade.answer else None
+            if made is not None and made.value is not None:
+                told.append(f"{completion.text}={show_number(Fraction(made.value))}>")
+        return f"{problem.prompt}{''.join(told)}" if told else None
+
+    def reworded(self, problem: Problem, number: int) -> Prompt:
+        """The numbers in another order, which changes nothing but what a model makes of them."""
+        if number == 0:
+            return problem.prompt
+        numbers = list(problem.params["numbers"])
+        Random(mix_seed("reworded", problem.id, number)).shuffle(numbers)
+        return self.pose(numbers, problem.params["target"]).prompt
 
     @property
     def allowed(self) -> str:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
-from equipoise.base import Answer, Completion, Grade, Problem
+from equipoise.base import Answer, Completion, Grade, Problem, Prompt
 from equipoise.errors import UsageError, unknown_name
 
 Seed = int | str | Sequence[int | str]  # several parts, say ("run 7", step), are hashed as one
@@ -56,6 +56,33 @@ class Distracting(Protocol):
 
     def distractor(self, problem: Problem, random: Random) -> str | None:
         """One such answer, or None where this draw found none."""
+        ...
+
+
+@runtime_checkable
+class StepChecked(Protocol):
+    """A task that can tell how good the beginning of a reply is."""
+
+    def progress(self, problem: Problem, completion: Completion) -> float | None:
+        """0 to 1, of a reply that is not finished; None: it cannot tell for this problem."""
+        ...
+
+
+@runtime_checkable
+class Rewords(Protocol):
+    """A task that can put a problem in other ways, so that a right answer stays right."""
+
+    def reworded(self, problem: Problem, number: int) -> Prompt:
+        """The prompt in the way of this number; 0 is as it is, and others may repeat where there are few."""
+        ...
+
+
+@runtime_checkable
+class Tooled(Protocol):
+    """A task that comes with tools to look things up."""
+
+    def tools(self, problem: Problem) -> Mapping[str, Callable[[str], str]]:
+        """What may be called, by name: an argument in, a text out."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Checkpoints that are whole or not there: weights and optimiser as safetensors, the rest as JSON, a marker last.
 
-    checkpoints/step=000050/  model.safetensors  optimiser.safetensors  state.json  complete
+    checkpoints/step=000050/  model.safetensors  optimiser.safetensors  [ema.safetensors]  state.json  complete
 
 A folder without its marker is what a crash left behind; it is passed over, and replaced when the run gets there again.
 """
@@ -33,6 +33,7 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimiser: dict[str, Tensor]
     state: dict[str, Any]
+    ema: dict[str, Tensor] | None = None  # the moving average of the weights, where the run keeps one
 
 
 def save_checkpoint(
@@ -42,6 +43,7 @@ def save_checkpoint(
     model: Mapping[str, Tensor],
     optimiser: Mapping[str, Tensor],
     state: Mapping[str, Any],
+    ema: Mapping[str, Tensor] | None = None,
     keep: int = 2,
 ) -> Path:
     """Write one, then remove all but the newest `keep` and that of step 0. Every file is synced before the marker is written.
@@ -52,7 +54,7 @@ def save_checkpoint(
     try:
         _remove(folder)
         make_folder(folder)
-        for name, tensors in (("model", model), ("optimiser", optimiser)):
+        for name, tensors in {"model": model, "optimiser": optimiser, **({} if ema is None else {"ema": ema})}.items():
             with atomic_write(folder / f"{name}.safetensors") as handle:
                 # Copies: tied weights share their memory, which the format refuses.
                 handle.write(save({key: t.detach().to("cpu", copy=True).contiguous() for key, t in tensors.items()}))
@@ -95,19 +97,19 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
         return None
     step, folder = found[-1]
     with _damage_told(folder):
-        return Checkpoint(
-            step, _tensors(folder, "model"), _tensors(folder, "optimiser"), read_json(folder / "state.json")
-        )
+        ema = _tensors(folder, "ema") if (folder / "ema.safetensors").exists() else None
+        model, optimiser = _tensors(folder, "model"), _tensors(folder, "optimiser")
+        return Checkpoint(step, model, optimiser, read_json(folder / "state.json"), ema)
 
 
-def load_weights(run: Path, step: int | None = None) -> tuple[int, dict[str, Tensor]] | None:
-    """Step and model of the newest complete one, or of the one at `step`; None: there is none."""
+def load_weights(run: Path, step: int | None = None, *, ema: bool = False) -> tuple[int, dict[str, Tensor]] | None:
+    """Step and model of the newest complete one, or of the one at `step`; None: there is none. `ema`: its moving average."""
     found = [each for each in complete_checkpoints(run) if step in (None, each[0])]
     if not found:
         return None
     at, folder = found[-1]
     with _damage_told(folder):
-        return at, _tensors(folder, "model")
+        return at, _tensors(folder, "ema" if ema else "model")
 
 
 def _tensors(folder: Path, name: str) -> dict[str, Tensor]:

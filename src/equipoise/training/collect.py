@@ -124,7 +124,10 @@ def mark_tokens(name: str, batch: Batch, tokens: Tokens, shape: tuple[int, int])
     for row, (completion, grade) in enumerate(zip(batch.completions, batch.grades, strict=True)):
         if completion.token_ids is not None:
             texts = [tokens.decode([token]) for token in completion.token_ids]
-            spans = _answer_spans(grade) if name == "answer_BT" else planning_spans("".join(texts))
+            whole = "".join(texts)
+            # A grade's span counts from the text, which stands after the thinking where a completion has both.
+            before = len(whole) - len(completion.text or "") if completion.thinking is not None else 0
+            spans = _answer_spans(grade, before) if name == "answer_BT" else planning_spans(whole)
             marked_BT[row, : len(texts)] = spans_to_tokens(spans, token_offsets(texts))
     return marked_BT
 
@@ -133,8 +136,11 @@ def _answer_of(grade: Grade) -> str | None:
     return None if grade.answer is None else grade.answer.text
 
 
-def _answer_spans(grade: Grade) -> list[Span]:
-    return [] if grade.answer is None or grade.answer.span is None else [Span("answer", "", *grade.answer.span)]
+def _answer_spans(grade: Grade, before: int) -> list[Span]:
+    if grade.answer is None or grade.answer.span is None:
+        return []
+    start, end = grade.answer.span
+    return [Span("answer", "", before + start, before + end)]
 
 
 def _by_group(values: Sequence[float | None], shape: tuple[int, ...]) -> np.ndarray:

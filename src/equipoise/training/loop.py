@@ -1,14 +1,15 @@
 """The embedded trainer: one loop, read top to bottom.
 
 supervised training, where it is asked for, makes the model that the loop begins with; then, in every step,
-draw problems → sample and grade, again where filters leave too little → advantages → controllers → update
-→ log, record, evaluate, save. A critic, where there is one, comes between grades and advantages.
+draw problems → sample and grade, again where filters leave too little → controllers → advantages → update
+→ log, record, evaluate, save. A critic, where there is one, comes between grades and advantages; completions that are kept to
+be imitated, those of the base model before the first step among them, enter the update.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -28,6 +29,7 @@ from equipoise.rollouts.run import RunInfo
 from equipoise.rollouts.writer import RunWriter
 from equipoise.shaping.controllers import tally_tokens
 from equipoise.tasks.table import find_task
+from equipoise.training.average import Average
 from equipoise.training.checkpoints import (
     Checkpoint,
     complete_checkpoints,
@@ -39,6 +41,7 @@ from equipoise.training.collect import Batch, collect, mark_tokens
 from equipoise.training.critique import CritiqueLoop, Lesson, refine
 from equipoise.training.evaluate import Evaluated, evaluate, html_of_evaluations
 from equipoise.training.join import join_batches
+from equipoise.training.lessons import BaseAnchor, RareReplay, Shelf
 from equipoise.training.notes import chosen_warnings
 from equipoise.training.opening import open_model
 from equipoise.training.problems import ProblemSource
@@ -47,7 +50,7 @@ from equipoise.training.references import score_references
 from equipoise.training.shape import Shaped, Shaper
 from equipoise.training.supervise import pairs_of, supervise
 from equipoise.training.trackers import Trackers
-from equipoise.training.update import Updater, optimiser_state, restore_optimiser
+from equipoise.training.update import Taught, Updater, optimiser_state, restore_optimiser
 
 Say = Callable[[str], None]
 
@@ -107,8 +110,10 @@ def train(
     updater = Updater(
         model, reference, shaper, config.learning, temperature=config.sampling.temperature, seed=config.seed
     )
-    critique: CritiqueLoop | None = next(map(build, config.method.demonstrations), None)
-    coef = 0.0 if critique is None else critique.coef
+    teachers = list(map(build, config.method.demonstrations))
+    critique = next((each for each in teachers if isinstance(each, CritiqueLoop)), None)
+    shelves = {each.name: each for each in teachers if isinstance(each, Shelf)}
+    average: Average | None = None
     graphs = StepGraphs() if config.device.startswith("cuda") else None
     # What is wrong with them is told before anything is written.
     pairs = pairs_of(config.sft, task, tokens) if config.sft is not None and checkpoint is None else []
@@ -119,6 +124,8 @@ def train(
         restore_optimiser(updater.optimiser, checkpoint.optimiser)
         shaper.restore(checkpoint.state["shaper"])
         source.restore(checkpoint.state["problems"])
+        for name, shelf in shelves.items() if first else ():
+            shelf.restore(checkpoint.state["shelves"][name])
         if config.sft is not None:
             reference.load_state_dict(_supervised(config))  # type: ignore[attr-defined]
     writer = RunWriter(config.out, _info(config))
@@ -137,12 +144,14 @@ def train(
             named.update(new)
 
     def save(step: int, **more: Any) -> None:
+        kept = {"shelves": {name: shelf.state() for name, shelf in shelves.items()}} if shelves and step else {}
         save_checkpoint(
             config.out,
             step,
             model=model.state_dict(),
             optimiser=optimiser_state(updater.optimiser),
-            state={"shaper": shaper.state(), "problems": source.state(), **more},
+            state={"shaper": shaper.state(), "problems": source.state(), **kept, **more},
+            ema=None if average is None else average.weights,
         )
 
     taught: dict[str, float] = {}
@@ -152,6 +161,10 @@ def train(
         save(0, sft=taught)
     elif checkpoint is not None and first == 0:
         taught = checkpoint.state["sft"]
+    if config.learning.ema is not None:
+        average = Average(model, config.learning.ema)
+        if checkpoint is not None and checkpoint.ema is not None:
+            average.restore(checkpoint.ema)
 
     def sample(
         problems: list[Problem],
@@ -184,6 +197,13 @@ def train(
             sample=lambda problems: sample(problems, "again", step, samples=1),
         )
 
+    def lessons_of(lesson: Lesson | None, step: int) -> list[Taught]:
+        device = next(model.parameters()).device
+        found = [shelf.lesson(step, seed=config.seed, tokens=tokens, device=device) for shelf in shelves.values()]
+        if critique is not None and lesson is not None and lesson.learnt is not None:
+            found.append(Taught("critique", lesson.learnt, critique.coef))
+        return [each for each in found if each is not None]
+
     def score(batch: Batch) -> dict[str, np.ndarray]:
         if not shaper.needs_references:
             return {}
@@ -213,6 +233,9 @@ def train(
             trackers.log(0, {key: value for key, value in taught.items() if "@" not in key})
         before: tuple[Evaluated, ...] = look(0) if first == 0 else ()
         after = before
+        for anchor in _anchors(shelves) if first == 0 and config.learning.steps else ():
+            posed = task.problems((config.seed, anchor.name), anchor.problems)
+            anchor.collect(posed, lambda problems: sample(problems, "anchor"), most=config.sampling.prompts)
         clock = Clock(first, config.learning.steps)
         for step in range(first + 1, config.learning.steps + 1):
             batch = sample(source.draw(step, config.sampling.prompts), "train", step, graphs=graphs)
@@ -231,14 +254,21 @@ def train(
             mask_BT = batch.samples.mask_BT.cpu().numpy()
             wanted = {*updater.marks, *(["answer_BT"] if shaper.needs_answer else [])}
             marks = {name: mark_tokens(name, batch, tokens, mask_BT.shape) for name in wanted}
-            shaped = shaper.shape(batch, mask_BT, marks.get("answer_BT"), references)
             shaper.observe(tally_tokens(batch.samples.entropy_BT.cpu().numpy(), mask_BT))
-            learnt = None if lesson is None else lesson.learnt
-            updated = updater.step(batch.samples, shaped, step=step, marks=marks, lesson=learnt, coef=coef)
+            shaped = shaper.shape(batch, mask_BT, marks.get("answer_BT"), references)
+            lessons = lessons_of(lesson, step)
+            updated = updater.step(batch.samples, shaped, step=step, marks=marks, lessons=lessons)
+            for shelf in shelves.values():
+                if isinstance(shelf, RareReplay):
+                    shelf.observe(batch)
+            if average is not None:
+                average.add(model)
             clock.lap("update")
             metrics = _metrics(batch, shaped) | source.metrics() | updated | clock.read()
-            if config.sampling.refills or critique is not None:
-                metrics |= _extra_rollouts(batch, lesson)
+            for name, shelf in shelves.items():
+                metrics |= {f"{name}/kept": float(len(shelf.kept)), f"{name}/rows": _rows(lessons, name)}
+            if config.sampling.refills or critique is not None or _anchors(shelves):
+                metrics |= _extra_rollouts(batch, lesson, _anchors(shelves) if step == 1 else ())
             writer.log(step, metrics)
             trackers.log(step, metrics)
             if step % config.record_every == 0 or step == config.learning.steps:
@@ -276,6 +306,15 @@ class Clock:
         return (self._mark - self._start) / max(step - self._first, 1) * (self._last - step)
 
 
+def _anchors(shelves: Mapping[str, Shelf]) -> list[BaseAnchor]:
+    return [shelf for shelf in shelves.values() if isinstance(shelf, BaseAnchor)]
+
+
+def _rows(lessons: Sequence[Taught], name: str) -> float:
+    """Completions of a lesson: what training passed over beside the step's own."""
+    return float(sum(len(lesson.samples.finish) for lesson in lessons if lesson.name == name))
+
+
 def _metrics(batch: Batch, shaped: Shaped) -> dict[str, float | None]:
     groups, samples = batch.groups, batch.samples
     assert groups.correct_PG is not None
@@ -296,14 +335,19 @@ def _metrics(batch: Batch, shaped: Shaped) -> dict[str, float | None]:
         "truncated": float(groups.truncated_PG.mean()),
         "bonus": float(shaped.bonus_PG.mean()),
         **{f"dropped/{reason}": float(count) for reason, count in shaped.dropped.items()},
+        **shaped.moved,
     }
 
 
-def _extra_rollouts(batch: Batch, lesson: Lesson | None) -> dict[str, float]:
-    """Completions and tokens that a step drew, where it can draw more than was asked for at first."""
+def _extra_rollouts(batch: Batch, lesson: Lesson | None, anchors: Sequence[BaseAnchor]) -> dict[str, float]:
+    """Completions and tokens that a step drew, where it can draw more than was asked for at first.
+
+    What the base model drew for its anchor, before the first step, counts with that.
+    """
     drawn = [*batch.completions, *(() if lesson is None else lesson.refined.completions)]
-    counts = {"rollouts": float(len(drawn)), "tokens": float(sum(completion.n_tokens or 0 for completion in drawn))}
-    return counts | ({} if lesson is None else lesson.metrics)
+    rollouts = len(drawn) + sum(anchor.drawn for anchor in anchors)
+    n_tokens = sum(completion.n_tokens or 0 for completion in drawn) + sum(anchor.tokens_drawn for anchor in anchors)
+    return {"rollouts": float(rollouts), "tokens": float(n_tokens)} | ({} if lesson is None else lesson.metrics)
 
 
 def _mean(values: np.ndarray) -> float | None:

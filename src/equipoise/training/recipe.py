@@ -80,7 +80,7 @@ class Method(Strict):
     filters: Annotated[tuple[str, ...], _methods_of("filters")] = ()
     controllers: Annotated[tuple[str, ...], _methods_of("controllers")] = ()
     curriculum: Annotated[str, _methods_of("curriculum")] | None = None  # which problems of sampling.pool come next
-    demonstrations: Annotated[tuple[str, ...], _methods_of("demonstrations"), Field(max_length=1)] = ()
+    demonstrations: Annotated[tuple[str, ...], _methods_of("demonstrations")] = ()
 
     def specs(self) -> tuple[str, ...]:
         lists = (self.weights, self.regularisers, self.rewards, self.bonuses, self.filters, self.controllers)
@@ -114,6 +114,8 @@ class Learning(Strict):
     # Completions of one forward pass. It changes memory, not the result, but for methods that choose tokens within a pass
     # (forking, clip_cov, kl_cov): their _step forms choose over the whole update.
     rows: int = Field(512, ge=1)
+    # A moving average of the weights, θ̄ ← ema θ̄ + (1 − ema) θ after every step, kept in the checkpoints; training does not read it.
+    ema: float | None = Field(None, gt=0, lt=1)
 
 
 class Supervised(Strict):
@@ -197,13 +199,18 @@ class TrainConfig(Strict):
 
     @property
     def most_rollouts(self) -> int:
-        """Completions that training draws: just as many, or at most where steps are refilled or failed problems tried again."""
-        tries = 0
+        """Completions that training draws: just as many, or at most where steps are refilled or failed problems tried again.
+
+        Those that the base model draws before the first step, to be anchored to them, are among them.
+        """
+        tries = once = 0
         for spec in self.method.demonstrations:
             name, given = read_spec(spec)
             own = {} if ":" in name else find_method(name).settings
             tries += int({**own, **given}.get("tries", 0))
-        return self.learning.steps * self.sampling.most * (self.sampling.samples + tries)
+            once += int({**own, **given}.get("problems", 0))
+        steps, how = self.learning.steps, self.sampling
+        return steps * how.most * (how.samples + tries) + (once * how.samples if steps else 0)
 
     def warnings(self) -> list[Lint]:
         """What the linter says of this run before it starts, as far as the config tells."""

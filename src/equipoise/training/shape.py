@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from types import MappingProxyType
 from typing import Any
@@ -37,6 +38,7 @@ class Shaped:
     keep_PG: np.ndarray
     dealt_P: np.ndarray  # places of the problems that are dealt out over the updates
     dropped: Mapping[str, int]  # reason → completions
+    moved: Mapping[str, float]  # settings of advantage and bonuses that controllers have moved
 
 
 class Shaper:
@@ -51,6 +53,11 @@ class Shaper:
         self._bonuses = [_built(spec) for spec in method.bonuses]
         self._asked = set().union(*map(_inputs, [*self._rewards, *self._filters, self._advantage, *self._bonuses]))
         self.counter = OutcomeCounter() if any(VISITS in _inputs(call) for call in self._bonuses) else None
+        self._movable = {_name(call): call for call in [self._advantage, *self._bonuses]}
+        for key in self._own():
+            owner, _, name = key.rpartition(".")
+            if name not in _inputs(self._movable[owner]):
+                raise UsageError(f"a controller moves {key}, and {owner} has no such setting")
 
     @property
     def needs_answer(self) -> bool:
@@ -79,10 +86,14 @@ class Shaper:
         if self.counter is not None:
             self.counter.observe(groups.prompt_ids_P, batch.answers_PG)
         keep_PG, dropped = self._filter(given)
-        adv_PG = np.where(keep_PG, _run(self._advantage, given), 0.0)
-        bonus_PG = np.where(
-            keep_PG, sum((_run(call, given) for call in self._bonuses), start=np.zeros(adv_PG.shape)), 0.0
-        )
+        moved = self._own()
+
+        def run(call: Callable[..., Any]) -> np.ndarray:
+            own = {key.rpartition(".")[2]: v for key, v in moved.items() if key.rpartition(".")[0] == _name(call)}
+            return np.asarray(_run(partial(call, **own), given))
+
+        adv_PG = np.where(keep_PG, run(self._advantage), 0.0)
+        bonus_PG = np.where(keep_PG, sum(map(run, self._bonuses), start=np.zeros(adv_PG.shape)), 0.0)
         adv_BT = spread_advantage(adv_PG, keep_PG, mask_BT, row_PG=groups.row_PG)
         if self.needs_answer:
             adv_BT = adv_BT + spread_bonus(bonus_PG, keep_PG, mask_BT, answer_BT, row_PG=groups.row_PG)
@@ -90,7 +101,7 @@ class Shaper:
             adv_BT = adv_BT + spread_advantage(bonus_PG, keep_PG, mask_BT, row_PG=groups.row_PG)
         # A step that is refilled has as many problems to learn from as was asked for, and so has each of its updates.
         dealt_P = np.flatnonzero(keep_PG.any(axis=1)) if self.refilled else np.arange(len(keep_PG))
-        return Shaped(adv_PG, bonus_PG, adv_BT, keep_PG, dealt_P, dropped)
+        return Shaped(adv_PG, bonus_PG, adv_BT, keep_PG, dealt_P, dropped, moved)
 
     def _given(self, batch: Batch, references: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """All that methods may ask for, the reward with its parts."""
@@ -118,12 +129,18 @@ class Shaper:
         return next((c for c in self.controllers.values() if isinstance(c, EntropyBudget)), None)
 
     def observe(self, entropies: Tally) -> None:
-        """The entropies of a step's tokens, before its update: the step is steered by its own entropy."""
+        """The entropies of a step's tokens, before its advantages and update: the step is steered by its own entropy."""
         for controller in self._movers:
             controller.observe(entropies)
 
     def settings(self) -> dict[str, float]:
-        """What the controllers want of the next update."""
+        """What the controllers want of the next update; what they want of advantage and bonuses is not among it."""
+        return {key: value for key, value in self._wanted().items() if key.rpartition(".")[0] not in self._movable}
+
+    def _own(self) -> dict[str, float]:
+        return {key: value for key, value in self._wanted().items() if key.rpartition(".")[0] in self._movable}
+
+    def _wanted(self) -> dict[str, float]:
         return {key: value for controller in self._movers for key, value in controller.settings().items()}
 
     @property
@@ -154,6 +171,10 @@ def _built(spec: str) -> Callable[..., Any]:
     if lacking:
         raise UsageError(f"{spec} needs {', '.join(lacking)}: this trainer has {', '.join(MEASURED)}")
     return call
+
+
+def _name(call: Callable[..., Any]) -> str:
+    return str(getattr(call, "__name__", type(call).__name__))
 
 
 def _inputs(call: Callable[..., Any]) -> set[str]:

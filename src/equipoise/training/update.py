@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -26,7 +26,8 @@ from equipoise.training.recipe import Learning
 from equipoise.training.shape import Shaped, Shaper
 
 GIVEN = "given_weights"  # the weight under which a controller's own token weights enter the objective
-BONUS = "entropy_bonus"  # the regulariser that controllers move
+# Regularisers that controllers move: they are there, at 0, where a controller is and nobody names them.
+MOVED: Mapping[str, Mapping[str, Any]] = {"entropy_bonus": {"coef": 0.0}, "kl": {"coef": 0.0, "kind": "exact"}}
 MARKS = ("planning_BT", "answer_BT")  # tokens that are marked where some part asks for it
 MEASURED = FIELDS - {"top_logp_BTK"}  # what a batch has here, or gets where it is asked for
 
@@ -46,6 +47,18 @@ class Means:
 
     def read(self) -> dict[str, float]:
         return {name: value / max(self.tokens, 1) for name, value in (self.sums or {}).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """Completions to imitate: each update takes its share of them.
+
+    L += coef · Σ −ln π over their tokens, divided by the tokens of the update, theirs included
+    """
+
+    name: str  # under which the log has −ln π per token
+    samples: Samples
+    coef: float
 
 
 class Updater:
@@ -83,14 +96,9 @@ class Updater:
         *,
         step: int,
         marks: Mapping[str, np.ndarray] = MappingProxyType({}),
-        lesson: Samples | None = None,
-        coef: float = 0.0,
+        lessons: Sequence[Taught] = (),
     ) -> dict[str, float]:
-        """All updates on one batch of completions; what to log of them. `marks` has the tokens that `self.marks` names.
-
-        A `lesson` has completions to imitate: each update takes its share of them, `coef` · −ln π summed over their tokens and
-        divided by those of the update, theirs included.
-        """
+        """All updates on one batch of completions; what to log of them. `marks` has the tokens that `self.marks` names."""
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning.lr * min(1.0, step / max(self.learning.warmup, 1))
         device = samples.ids_BT.device
@@ -101,13 +109,15 @@ class Updater:
             logged = logged | {"entropy_budget.weight": plan.weight}
         adv_BT = torch.as_tensor(shaped.adv_BT, dtype=torch.float32, device=device)
         marked = {name: torch.as_tensor(marks[name], device=device) for name in self.marks}
-        lessons = self._shares(lesson)
-        first, means, taught = Means(), Means(), Means()
+        shares = [self._shares(lesson.samples) for lesson in lessons]
+        first, means, taught = Means(), Means(), {lesson.name: Means() for lesson in lessons}
         norms: list[Tensor] = []
         losses: list[float] = []
         for number, rows in enumerate(self._mini_batches(shaped, step)):
-            share = lessons[number]
-            if not len(rows) and share is None:
+            learnt = [
+                (lesson, of[number]) for lesson, of in zip(lessons, shares, strict=True) if of[number] is not None
+            ]
+            if not len(rows) and not learnt:
                 continue
             self.optimiser.zero_grad(set_to_none=True)
             total = 0.0
@@ -121,9 +131,10 @@ class Updater:
                 drawn = {key: seed_of(self.seed, key, start, step, number) for key, start in self.draws.items()}
                 counted = means if losses else first
                 total += self._reinforce(mini, tensors, given, settings | drawn, counted, moved=bool(losses))
-            if share is not None:
+            for lesson, share in learnt:
+                assert share is not None
                 n_tokens = int(samples.mask_BT[at].sum()) + int(share.mask_BT.sum())
-                total += self._imitate(share, coef / n_tokens, taught)
+                total += self._imitate(share, lesson.coef / n_tokens, taught[lesson.name])
             norms.append(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.learning.clip_norm))
             if not bool(norms[-1].isfinite()):  # before the weights are nan, and saved
                 raise FloatingPointError(
@@ -140,7 +151,7 @@ class Updater:
             "kl_to_sampler": after.get("k3"),
             "kl_to_reference": before.get("ref_kl"),
         }
-        read |= {"critique/nll": taught.read().get("nll")}
+        read |= {f"{name}/nll": means.read().get("nll") for name, means in taught.items()}
         return found | {name: value for name, value in read.items() if value is not None} | logged
 
     def _reinforce(
@@ -168,11 +179,9 @@ class Updater:
             _count(means, batch, taken.logp_BT)
         return total
 
-    def _shares(self, lesson: Samples | None) -> list[Samples | None]:
+    def _shares(self, lesson: Samples) -> list[Samples | None]:
         """A lesson dealt out over the updates, in turn."""
         n = self.learning.updates
-        if lesson is None:
-            return [None] * n
         places_B = torch.arange(len(lesson.finish), device=lesson.ids_BT.device)
         return [lesson.take(places_B[number::n]) if len(places_B[number::n]) else None for number in range(n)]
 
@@ -275,14 +284,15 @@ def reference_kl(
 
 
 def _objective(shaper: Shaper) -> Objective:
-    """The recipe's, with what its controllers act on: the budget's weights, and a bonus whose coefficient they move."""
+    """The recipe's, with what its controllers act on: the budget's weights, and terms whose coefficient they move."""
     method, moved = shaper.method, shaper.settings()
     weights = list(map(build, method.weights))
     if shaper.budget is not None:
         weights.append(build(f"equipoise.objectives.weights:{GIVEN}"))
     regularisers = list(map(build, method.regularisers))
-    if f"{BONUS}.coef" in moved and BONUS not in [part.__name__ for part in regularisers]:
-        regularisers.append(build(BONUS, coef=0.0))
+    for name, settings in MOVED.items():
+        if f"{name}.coef" in moved and name not in [part.__name__ for part in regularisers]:
+            regularisers.append(build(name, **settings))
     objective = compose(
         build(method.surrogate), weights=weights, regularisers=regularisers, reduction=build(method.reduction)
     )

@@ -1,0 +1,152 @@
+"""Can samples at inference buy back what training lost? 1 to 256 of them at equal tokens, for base, collapsed and preserved policies.
+
+    python -m benchmarks.findings.buy_back make     trains studies/buy-back.toml and, where it is not trained yet, two-loops.toml, and draws
+    python -m benchmarks.findings.buy_back          the tables, from studies/results/{buy-back,two-loops}/draws.parquet
+
+Some 4 minutes of an H200 after two_loops, whose runs it shares. Direct answers are of four-number Countdown (1.8 M parameters), search
+traces of three-number Countdown (0.45 M): a policy is compared with the base model of its own kind only. A policy that took more
+tokens for a sample gets fewer samples, on straight lines between the numbers of samples that were counted. Every policy is drawn at six temperatures; the tables take each at the one that is best for
+pass@1 on the tuning split, and at 1. Vote gain, maj@64 − pass@1, is set against the answer entropy over all policies and temperatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+from scipy import stats
+
+from benchmarks.findings.drawing import Drawer
+from benchmarks.findings.outcomes import Cells, arms_of, count_batch, told
+from benchmarks.findings.policies import (
+    Asking,
+    Policy,
+    Row,
+    ask_all,
+    asked,
+    load_study,
+    policies_of,
+    read_rows,
+    run_study,
+    say,
+)
+from benchmarks.findings.studied import Floats, table
+from equipoise.lab.study_config import BASE
+from equipoise.lab.study_numbers import difference
+
+STUDIES = {"direct": "buy-back", "search trace": "two-loops"}
+FILE = "draws.parquet"
+KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # votes that are counted
+KEY = ("arm", "temperature", "split")
+SHARES = (1, 4, 16, 64, 256)  # tokens, in samples of the base model at that temperature
+VOTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing(Asking):
+    samples: int = 256
+
+
+def draw(policy: Policy, how: Drawing) -> list[Row]:
+    """Counts of every problem at every temperature, votes of as many as were drawn; on the tuning split 16 samples."""
+    drawer = Drawer(policy)
+    found: list[Row] = []
+    for split, n, samples in (("tune", how.tune, min(16, how.samples)), ("test", how.problems, how.samples)):
+        posed = drawer.task.problems("findings", n, split=split)
+        votes = [k for k in KS if k <= samples] if split == "test" else [1]
+        for temperature in how.temperatures:
+            at = {"temperature": temperature, "split": split}
+            for batch in drawer.batches(posed, samples=samples, temperature=temperature, seed=("findings", split)):
+                found += [at | row for row in count_batch(batch, votes=votes)]
+    return found
+
+
+def tuned(cells: Cells, arm: str) -> float:
+    """The temperature with the best pass@1 on the tuning split, seeds averaged."""
+    keys = [key for key in cells if key[0] == arm and key[2] == "tune"]
+    return float(str(max(keys, key=lambda key: cells.mean(key, "pass@1"))[1]))
+
+
+def at_samples(cells: Cells, key: tuple[object, ...], name: str, k: float) -> Floats:
+    """pass@k or maj@k (S, P) for a k between those that were counted: on straight lines in log k."""
+    below = max(each for each in KS if each <= k)
+    above = min((each for each in KS if each >= k), default=below)
+    share = 0.0 if above == below else log(k / below) / log(above / below)
+    low, high = (cells.values(key, f"{name}@{each}") for each in (below, above))
+    return np.asarray((1 - share) * low + share * high)
+
+
+def curve(rows: Sequence[Row], kind: str, at: float | None) -> list[tuple[str, ...]]:
+    """pass@k and maj@k of every arm minus the base model's at equal tokens; `at`: a temperature, None: each arm's tuned one."""
+    cells, arms = Cells(rows, KEY), arms_of(rows)
+    most = int(max(row["drawn"] for row in rows if row["split"] == "test"))
+    keys = {arm: (arm, tuned(cells, arm) if at is None else at, "test") for arm in arms}
+    each = {arm: cells.mean(keys[arm], "tokens") for arm in arms}
+    found = []
+    for share in (share for share in SHARES if share <= most):
+        for arm in arms:
+            k = min(max(1.0, share * each[BASE] / each[arm]), most)  # one at least, and no more than were drawn
+            numbers = []
+            for name in ("pass", "maj"):
+                mine, base = at_samples(cells, keys[arm], name, k), at_samples(cells, keys[BASE], name, share)
+                numbers += [f"{mine.mean():.3f}", "" if arm == BASE else told(difference(mine, base))]
+            found.append((kind, f"{k * each[arm]:.0f}", f"{arm} at {keys[arm][1]:g}", f"{k:.3g}", *numbers))
+    return found
+
+
+def gains(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    """Answer entropy and maj@n − pass@1 of every policy and temperature, a pair for each seed."""
+    cells = Cells([row for row in rows if row["split"] == "test"], KEY)
+    n = min(VOTES, int(max(row["drawn"] for row in rows)))
+    entropy, gain = [], []
+    for key in cells:
+        entropy += cells.values(key, "entropy").mean(axis=1).tolist()
+        gain += (cells.values(key, f"maj@{n}") - cells.values(key, "pass@1")).mean(axis=1).tolist()
+    return entropy, gain
+
+
+def gain_row(kind: str, rows: Sequence[Row]) -> tuple[str, ...]:
+    entropy, gain = gains(rows)
+    found = stats.spearmanr(entropy, gain) if len(entropy) > 2 else None
+    best = int(np.argmax(gain))
+    rank = "–" if found is None else f"{found.statistic:+.2f}"
+    return (
+        kind,
+        str(len(gain)),
+        rank,
+        f"{max(gain):+.3f} at {entropy[best]:.2f}",
+        f"{gain[int(np.argmin(entropy))]:+.3f}",
+    )
+
+
+def tables(by_kind: dict[str, list[Row]]) -> str:
+    heads = ("model", "tokens", "policy", "samples", "pass@k", "Δ to base", "maj@k", "Δ to base")
+    out = []
+    for words, at in (("T = 1", 1.0), ("each at the temperature that is best for pass@1 on the tuning split", None)):
+        out += [words, "", table(heads, [row for kind, rows in by_kind.items() for row in curve(rows, kind, at)]), ""]
+    of_gain = (
+        "model",
+        "policies × temperatures",
+        "rank correlation of gain and answer entropy",
+        "largest gain, at entropy",
+        "gain at the lowest entropy",
+    )
+    return "\n".join([*out, table(of_gain, [gain_row(kind, rows) for kind, rows in by_kind.items()])])
+
+
+def main() -> None:
+    given = asked(__doc__ or "")
+    configs = {kind: load_study(name, given.settings) for kind, name in STUDIES.items()}
+    if given.verb == "make":
+        for kind, config in configs.items():
+            say(kind)
+            run_study(config, jobs=given.jobs)
+            how = Drawing.asked(given)
+            ask_all(draw, policies_of(config), how, config.out / FILE, jobs=given.jobs)
+    print(tables({kind: read_rows(config.out / FILE) for kind, config in configs.items()}))
+
+
+if __name__ == "__main__":
+    main()
