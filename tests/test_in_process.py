@@ -365,3 +365,26 @@ def test_what_may_begin_a_stop_text_is_held_back(piece):
     assert (told, n) == ("x </thi ", len("x </thi </think>"))
     tail = GrowingText(Bytes(), stop)
     assert tail.add(list(b"a</thi"), last=True).text == "a</thi"
+
+
+def test_a_search_that_fills_the_context_goes_on_with_what_it_has(loaded):
+    """40 tokens fit: a prompt of 40 that a strategy made of the question leaves no room, and costs nothing."""
+    question = Question("q", "ab+", how=Sampling(max_tokens=4), read=lambda said: Answer(said.text or ""))
+    metered = Metered(InProcess(loaded), Ledger(100))
+
+    async def go():
+        return await metered.draw(question, n=2, prompt="a" * 40).completions()
+
+    given = asyncio.run(go())
+    assert [(done.finish, done.n_tokens) for done in given] == [("error", 0)] * 2
+    assert (metered.ledger.spent.generated, metered.ledger.left) == (0, 100)
+    (note,) = metered.notes
+    assert "a prompt of 40 tokens for a model that reads 40" in note
+
+
+def test_a_question_that_fills_the_context_is_refused(loaded):
+    question = Question("q", "a" * 40, how=Sampling(max_tokens=4), read=lambda said: Answer(said.text or ""))
+    ledger = Ledger(100)
+    with pytest.raises(UsageError, match="a prompt of 40 tokens for a model that reads 40"):
+        asyncio.run(Metered(InProcess(loaded), ledger).draw(question, prompt="a" * 40).completions())
+    assert ledger.left == 100

@@ -19,6 +19,10 @@ class UsageErrors(UsageError):
         super().__init__("\n".join(self.lines))
 
 
+class NoRoom(UsageError):
+    """A prompt that leaves a model no room for an answer."""
+
+
 class MissingExtra(UsageError):
     """An optional dependency is not installed; the message is the pip line that installs it."""
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from equipoise.base import Answer, Choice, Chunk, Completion, Draw, Finish, Prompt, Question, Sampler, Sampling
-from equipoise.errors import UsageError
+from equipoise.errors import NoRoom, UsageError
 from equipoise.infer.ledger import Ledger, Reservation
+from equipoise.infer.no_room import NothingDrawn
 from equipoise.measures.votes import Votes
 
 Kind = Literal["answer", "probe", "judge"]
@@ -59,6 +60,7 @@ class Metered:
             kind,
             question.prompt if prompt is None else prompt,
             question.how if how is None else how,
+            asked=prompt is None or prompt == question.prompt,
             seed=question.seed,
             n=n,
             first=first,
@@ -126,6 +128,7 @@ class MeteredDraw:
         prompt: Prompt,
         how: Sampling,
         *,
+        asked: bool,
         seed: int,
         n: int,
         first: int,
@@ -141,6 +144,7 @@ class MeteredDraw:
         self._ended: dict[int, Reservation] = {}
         self._metered, self._seed, self._at_once, self._least = metered, seed, at_once, min(least, how.max_tokens)
         self._keep = keep
+        self._asked = asked  # the prompt is the question itself, not something that a strategy made of it
         self._next = 0
         self._running: dict[int, _Running] = {}
         self._arrived: asyncio.Queue[Chunk | BaseException | None] = asyncio.Queue()
@@ -296,7 +300,7 @@ class MeteredDraw:
         start, n = self._next, len(granted)
         how = replace(self.how, max_tokens=granted[0].tokens)
         try:
-            draw = self._metered.sampler.draw(self.prompt, how, n=n, seed=self._seed, first=self.first + start)
+            draw = self._begin(how, n=n, first=self.first + start)
         except BaseException:
             for reservation in granted:
                 reservation.close()
@@ -307,6 +311,14 @@ class MeteredDraw:
             if reservation.tokens < self.how.max_tokens:
                 self.short.add(start + place)
         self._pumps.append(asyncio.ensure_future(self._pump(draw, start)))
+
+    def _begin(self, how: Sampling, *, n: int, first: int) -> Draw:
+        try:
+            return self._metered.sampler.draw(self.prompt, how, n=n, seed=self._seed, first=first)
+        except NoRoom as problem:
+            if self._asked:
+                raise
+            return NothingDrawn(n, str(problem))  # what a search wrote fills the context: it goes on with what it has
 
     async def _pump(self, draw: Draw, start: int) -> None:
         """Book each piece the moment it arrives, and hand it on; the next one is fetched when this one was looked at."""

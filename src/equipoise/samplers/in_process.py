@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from equipoise.base import Chunk, Draw, Finish, Prompt, Sampling
-from equipoise.errors import UsageError, unknown_name
+from equipoise.errors import NoRoom, UsageError, unknown_name
 from equipoise.models.decoding import Decoding, draw_uniforms
 from equipoise.models.generate import pad_left
 from equipoise.models.language_model import LanguageModel, Tokens, prefill
@@ -219,7 +219,7 @@ def room_for(model: LanguageModel, prompt: Sequence[int], how: Sampling) -> int:
     """Tokens that a completion may have: as asked, or up to the end of the model's context."""
     room = model.context - len(prompt)
     if not prompt or room < 1:
-        raise UsageError(
+        raise NoRoom(
             f"a prompt of {len(prompt)} tokens for a model that reads {model.context}: "
             "give one of 1 token or more that leaves room for an answer"
         )
