@@ -92,7 +92,7 @@ def write_readme(results: dict[str, Any], path: Path) -> None:
         "equipoise.lab.make_planner --out benchmarks/evolution/planner.safetensors`, its numbers in `planner.json`. The collapsed one: "
         "`equipoise train benchmarks/evolution/collapse.toml`, its last checkpoint in half precision (`python -m benchmarks.evolution.shrink runs/evolution-collapse`).",
         "",
-        f"`python -m benchmarks.evolution.run`; {', '.join(f'{k} {v}' for k, v in results['machine'].items())}.",
+        f"`python -m benchmarks.evolution.run`, run in parts by `--policies` and `--tasks` and joined; {', '.join(f'{k} {v}' for k, v in results['machine'].items())}.",
     ]
     path.write_text("\n".join([*head, *tables(results), *of_policies(results), *foot]) + "\n")
 

@@ -12,8 +12,7 @@ from benchmarks.findings.policies import Row
 from benchmarks.findings.studied import Floats
 from equipoise.base import Grade
 from equipoise.lab.study_config import BASE
-from equipoise.lab.study_numbers import BOTH, DRAWS, MIN_SEEDS, ONE, Compared, bounds
-from equipoise.measures.intervals import LEVEL
+from equipoise.lab.study_numbers import DRAWS, Compared, over_resamples
 from equipoise.measures.majority import majority_share
 from equipoise.measures.passk import pass_at_k_of
 from equipoise.training.collect import Batch
@@ -118,14 +117,8 @@ def resampled(statistic: Callable[[Floats], Floats], n: int, *, seed: int = 0) -
     each_S = statistic(np.ones((1, n)))[:, 0]
     weights_DP = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(np.float64)
     drawn_D = statistic(weights_DP).mean(axis=0)
-    value, per_seed, how = float(each_S.mean()), tuple(map(float, each_S)), f"{DRAWS} resamples of problems"
-    if not np.isfinite(drawn_D).all() or np.ptp(drawn_D) <= 1e-9:
-        return Compared(
-            value, None, None, n, per_seed, None, f"{how}; no interval: not always defined, or nothing varies"
-        )
-    tail = (1 - LEVEL) / 2
-    low, high = (float(q) for q in np.quantile(drawn_D, [tail, 1 - tail]))
-    if len(each_S) < MIN_SEEDS:
-        return Compared(value, low, high, n, per_seed, (low, high), f"{how}; {ONE}")
-    lowest, highest = bounds(value, float(drawn_D.var(ddof=1)), n, each_S)
-    return Compared(value, lowest, highest, n, per_seed, (low, high), f"{how}; {BOTH}")
+    value, how = float(each_S.mean()), f"{DRAWS} resamples of problems"
+    if not np.isfinite(drawn_D).all():
+        per_seed = tuple(map(float, each_S))
+        return Compared(value, None, None, n, per_seed, None, f"{how}; no interval: not always defined")
+    return over_resamples(value, each_S, drawn_D, n, how)

@@ -143,13 +143,19 @@ def matched(arm: Policies, curve: Policies, *, by: str, k: int, at: int, seed: i
     how = f"pass@{k} at the same {by}, on straight lines between temperatures; {DRAWS} resamples of problems"
     if len(known_D) < (1 - MAX_UNDEFINED) * DRAWS or None in per_seed:
         return Compared(value, None, None, n, per_seed, None, f"{how}; no interval: often beyond the curve")
-    if np.ptp(known_D) <= 1e-9:  # what is left of equal policies is rounding
+    return over_resamples(value, each_S, known_D, n, how)
+
+
+def over_resamples(value: float, each_S: Floats, drawn_D: Floats, n: int, how: str) -> Compared:
+    """A number that is no mean over problems, by its resamples of problems and its values in single seeds."""
+    per_seed = tuple(map(float, each_S))
+    if np.ptp(drawn_D) <= 1e-9:  # what is left of equal policies is rounding
         return Compared(value, None, None, n, per_seed, None, f"{how}; no interval: nothing varies")
     tail = (1 - LEVEL) / 2
-    low, high = (float(q) for q in np.quantile(known_D, [tail, 1 - tail]))
+    low, high = (float(q) for q in np.quantile(drawn_D, [tail, 1 - tail]))
     if len(each_S) < MIN_SEEDS:
         return Compared(value, low, high, n, per_seed, (low, high), f"{how}; {ONE}")
-    lowest, highest = bounds(value, float(known_D.var(ddof=1)), n, each_S)
+    lowest, highest = bounds(value, float(drawn_D.var(ddof=1)), n, each_S)
     return Compared(value, lowest, highest, n, per_seed, (low, high), f"{how}; {BOTH}")
 
 

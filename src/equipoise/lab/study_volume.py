@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.lab.study_numbers import BOTH, DRAWS, MIN_SEEDS, ONE, Compared, Policies, bounds
-from equipoise.measures.intervals import LEVEL, Floats
+from equipoise.lab.study_numbers import DRAWS, Compared, Policies, over_resamples
+from equipoise.measures.intervals import Floats
 
 
 def area(x_DT: Floats, y_DT: Floats) -> Floats:
@@ -63,13 +63,5 @@ def _volumes(arm: Policies, k: int, weights_DP: Floats) -> Floats:
 
 
 def _over_both(each_S: Floats, drawn_SD: Floats, n: int) -> Compared:
-    value, drawn_D = float(each_S.mean()), drawn_SD.mean(axis=0)
-    per_seed, how = tuple(map(float, each_S)), f"area under the front over temperatures; {DRAWS} resamples of problems"
-    if np.ptp(drawn_D) <= 1e-9:
-        return Compared(value, None, None, n, per_seed, None, f"{how}; no interval: nothing varies")
-    tail = (1 - LEVEL) / 2
-    low, high = (float(q) for q in np.quantile(drawn_D, [tail, 1 - tail]))
-    if len(each_S) < MIN_SEEDS:
-        return Compared(value, low, high, n, per_seed, (low, high), f"{how}; {ONE}")
-    lowest, highest = bounds(value, float(drawn_D.var(ddof=1)), n, each_S)
-    return Compared(value, lowest, highest, n, per_seed, (low, high), f"{how}; {BOTH}")
+    how = f"area under the front over temperatures; {DRAWS} resamples of problems"
+    return over_resamples(float(each_S.mean()), each_S, drawn_SD.mean(axis=0), n, how)
