@@ -280,7 +280,7 @@ def test_updates_whose_problems_are_all_filtered_are_passed_over(run):
     assert [("loss" in line) for line in lines] == [n > 0 for n in mixed]
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_do(tmp_path, model):
+def test_a_gradient_that_is_not_finite_ends_the_run_before_a_weight_is_saved(tmp_path, model):
     method = {"regularisers": ("entropy_bonus:coef=1e39",)}
     with pytest.raises(FloatingPointError, match="the gradient of step 1 is not finite"):
         train(config_of(tmp_path / "run", model, method=method, save_every=1))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from equipoise.base import Completion, Finish
 from equipoise.models.cache import SharedPrompts
-from equipoise.models.language_model import LanguageModel, Tokens, causal_bias, positions_of
+from equipoise.models.language_model import LanguageModel, Tokens, causal_bias, hidden_states, positions_of
 from equipoise.models.thinking import Parted, marks_of, part_thinking
 from equipoise.models.token_stats import MaskedTokenStats, masked_token_stats
 
@@ -55,28 +55,45 @@ class Samples:
 
 
 def score_samples(model: LanguageModel, samples: Samples, *, temperature: float = 1.0) -> MaskedTokenStats:
-    """Log-prob, entropy and drift of every sampled token, with gradients.
+    """Log-prob, entropy and drift of every sampled token, with gradients: equal to `score_tokens` over `sequences()`."""
+    return score_states(shared_states(model, samples), model, samples, temperature=temperature)
 
-    Equal to `score_tokens` over `sequences()`. Each prompt runs once, whatever the number of its completions, and their gradients
-    meet in its keys and values; with 16 completions as long as their prompt that is almost half the work. It is twice the
-    kernels: on a GPU that waits for launches, as with the small GPT, `score_tokens` is as fast or faster.
-    """
+
+def score_states(
+    hidden_BTD: Tensor, model: LanguageModel, samples: Samples, *, temperature: float = 1.0
+) -> MaskedTokenStats:
+    """The same from the states that predict the sampled tokens."""
     head = model.head
-    mask_PL, mask_BT = samples.prompt_mask_PL, samples.mask_BT[:, :-1]  # nothing follows the last column
-    prompts = SharedPrompts(samples.prompt_B)
-    prompt_PLD = model(
-        samples.prompt_ids_PL, positions_of(mask_PL), causal_bias(mask_PL, head.weight_VD.dtype), prompts
-    )
-    hidden_BTD = prompt_PLD[:, -1:].index_select(0, samples.prompt_B)
-    if mask_BT.shape[1]:
-        whole_BS = torch.cat([mask_PL[samples.prompt_B], mask_BT], dim=1)
-        n_prompt = mask_PL.shape[1]
-        bias_B1TS = causal_bias(whole_BS, head.weight_VD.dtype, first=n_prompt)
-        rest_BTD = model(samples.ids_BT[:, :-1], positions_of(whole_BS)[:, n_prompt:], bias_B1TS, prompts)
-        hidden_BTD = torch.cat([hidden_BTD, rest_BTD], dim=1)
     return masked_token_stats(
         hidden_BTD, head.weight_VD, samples.ids_BT, samples.mask_BT, temperature=temperature, bias_V=head.bias_V
     )
+
+
+def states_of(model: LanguageModel, samples: Samples) -> Tensor:
+    """(B, T, D): the states that predict the sampled tokens, with gradients, in the way that is fast on the samples' device."""
+    if samples.ids_BT.device.type == "cpu":
+        return shared_states(model, samples)
+    return hidden_states(model, *samples.sequences())[:, samples.prompt_ids_PL.shape[1] - 1 : -1]
+
+
+def shared_states(model: LanguageModel, samples: Samples) -> Tensor:
+    """The same, each prompt run once, whatever the number of its completions: their gradients meet in its keys and values.
+
+    With 16 completions as long as their prompt that is almost half the work. It is twice the kernels: a GPU that waits for
+    launches, as with the small GPT, takes longer.
+    """
+    dtype = model.head.weight_VD.dtype
+    mask_PL, mask_BT = samples.prompt_mask_PL, samples.mask_BT[:, :-1]  # nothing follows the last column
+    prompts = SharedPrompts(samples.prompt_B)
+    prompt_PLD = model(samples.prompt_ids_PL, positions_of(mask_PL), causal_bias(mask_PL, dtype), prompts)
+    first_B1D = prompt_PLD[:, -1:].index_select(0, samples.prompt_B)
+    if not mask_BT.shape[1]:
+        return first_B1D
+    whole_BS = torch.cat([mask_PL[samples.prompt_B], mask_BT], dim=1)
+    n_prompt = mask_PL.shape[1]
+    bias_B1TS = causal_bias(whole_BS, dtype, first=n_prompt)
+    rest_BTD = model(samples.ids_BT[:, :-1], positions_of(whole_BS)[:, n_prompt:], bias_B1TS, prompts)
+    return torch.cat([first_B1D, rest_BTD], dim=1)
 
 
 def read_completions(samples: Samples, tokens: Tokens) -> list[Completion]:

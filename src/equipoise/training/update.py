@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -15,8 +16,8 @@ from equipoise.catalogue.build import build
 from equipoise.errors import UsageError
 from equipoise.models.decoding import seed_of
 from equipoise.models.exact_kl import exact_kl
-from equipoise.models.language_model import LanguageModel, hidden_states, score_tokens
-from equipoise.models.samples import Samples, score_samples
+from equipoise.models.language_model import LanguageModel
+from equipoise.models.samples import Samples, score_states, states_of
 from equipoise.models.token_stats import MaskedTokenStats
 from equipoise.objectives.batch import FIELDS, TokenBatch, missing
 from equipoise.objectives.compose import Chosen, Objective, compose
@@ -32,21 +33,22 @@ MARKS = ("planning_BT", "answer_BT")  # tokens that are marked where some part a
 MEASURED = FIELDS - {"top_logp_BTK"}  # what a batch has here, or gets where it is asked for
 
 
-@dataclass(slots=True)
 class Means:
-    """Sums over the tokens of a step, for the log."""
+    """Sums over the tokens of a step, for the log. They stay on the device until they are read: nothing waits for it before."""
 
-    tokens: int = 0
-    sums: dict[str, float] | None = None
+    def __init__(self) -> None:
+        self._added: list[dict[str, Tensor]] = []
 
-    def add(self, tokens: int, **sums: Tensor) -> None:
-        self.tokens += tokens
-        self.sums = self.sums or {}
-        for name, value in sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+    def add(self, **sums: Tensor) -> None:
+        """Sums over some tokens, their number among them."""
+        self._added.append(sums)
 
     def read(self) -> dict[str, float]:
-        return {name: value / max(self.tokens, 1) for name, value in (self.sums or {}).items()}
+        total: Counter[str] = Counter()
+        for sums in self._added:
+            total.update(dict(zip(sums, torch.stack([value.double() for value in sums.values()]).tolist(), strict=True)))
+        n = total.pop("tokens", 0)
+        return {name: value / max(n, 1) for name, value in total.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Updater:
         shares = [self._shares(lesson.samples) for lesson in lessons]
         first, means, taught = Means(), Means(), {lesson.name: Means() for lesson in lessons}
         norms: list[Tensor] = []
-        losses: list[float] = []
+        losses: list[Tensor] = []
         for number, rows in enumerate(self._mini_batches(shaped, step)):
             learnt = [
                 (lesson, of[number]) for lesson, of in zip(lessons, shares, strict=True) if of[number] is not None
@@ -120,7 +122,7 @@ class Updater:
             if not len(rows) and not learnt:
                 continue
             self.optimiser.zero_grad(set_to_none=True)
-            total = 0.0
+            total = torch.zeros((), dtype=torch.float64, device=device)
             at = rows.to(device)
             if len(rows):
                 mini = samples.take(at)
@@ -136,15 +138,13 @@ class Updater:
                 n_tokens = int(samples.mask_BT[at].sum()) + int(share.mask_BT.sum())
                 total += self._imitate(share, lesson.coef / n_tokens, taught[lesson.name])
             norms.append(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.learning.clip_norm))
-            if not bool(norms[-1].isfinite()):  # before the weights are nan, and saved
-                raise FloatingPointError(
-                    f"the gradient of step {step} is not finite: lower learning.lr or a coefficient"
-                )
             self.optimiser.step()
             losses.append(total)
         if not losses:  # every completion was filtered out
             return logged
-        found = {"loss": float(np.mean(losses)), "grad_norm": float(torch.stack(norms).mean())}
+        if not bool(torch.stack(norms).isfinite().all()):  # before weights that are nan now are saved
+            raise FloatingPointError(f"the gradient of step {step} is not finite: lower learning.lr or a coefficient")
+        found = {"loss": float(torch.stack(losses).mean()), "grad_norm": float(torch.stack(norms).mean())}
         before, after = first.read(), means.read() or first.read()
         read = {
             "mismatch": before.get("gap"),
@@ -163,19 +163,19 @@ class Updater:
         means: Means,
         *,
         moved: bool,
-    ) -> float:
+    ) -> Tensor:
         """Adds the gradient of the objective on one update's completions; the loss."""
         known: dict[str, Any] = {"mask_BT": mini.mask_BT, "entropy_BT": mini.entropy_BT, **tensors}
         whole = TokenBatch(mini.logp_BT, mini.logp_BT, **known)
         chosen = self.objective.prepare(whole, settings=settings, given=given)
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64, device=mini.ids_BT.device)
         for part in _parts(len(mini.finish), self.learning.rows, mini.ids_BT.device):
-            taken = mini.take(part)
+            taken = mini if len(part) == len(mini.finish) else mini.take(part)
             batch = self._batch(taken, whole.rows(part), moved=moved)
             cut = _cut(chosen.rows(part), batch.logp_BT.shape[1])
             loss = self.objective(batch, settings=settings, chosen=cut)
             loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
+            total += loss.detach()
             _count(means, batch, taken.logp_BT)
         return total
 
@@ -185,15 +185,15 @@ class Updater:
         places_B = torch.arange(len(lesson.finish), device=lesson.ids_BT.device)
         return [lesson.take(places_B[number::n]) if len(places_B[number::n]) else None for number in range(n)]
 
-    def _imitate(self, share: Samples, scale: float, taught: Means) -> float:
+    def _imitate(self, share: Samples, scale: float, taught: Means) -> Tensor:
         """Adds the gradient of `scale` · Σ −ln π; the loss."""
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64, device=share.ids_BT.device)
         for part in _parts(len(share.finish), self.learning.rows, share.ids_BT.device):
             taken = share.take(part)
             nll = -self._stats(self.model, taken).logp_BT.sum()
             (scale * nll).backward()  # type: ignore[no-untyped-call]
-            total += scale * float(nll.detach())
-            taught.add(int(taken.mask_BT.sum()), nll=nll.detach())
+            total += scale * nll.detach().double()
+            taught.add(tokens=taken.mask_BT.sum(), nll=nll.detach())
         return total
 
     def _plan(self, samples: Samples, shaped: Shaped) -> Plan | None:
@@ -221,12 +221,7 @@ class Updater:
             yield torch.as_tensor(rows_PG[problems][keep_PG[problems]])
 
     def _stats(self, model: LanguageModel, samples: Samples) -> MaskedTokenStats:
-        # Each prompt runs once; on a GPU the launches would cost more than that saves.
-        if samples.ids_BT.device.type == "cpu":
-            return score_samples(model, samples, temperature=self.temperature)
-        ids_BS, mask_BS = samples.sequences()
-        n_prompt = samples.prompt_ids_PL.shape[1]
-        return score_tokens(model, ids_BS, mask_BS, n_prompt=n_prompt, temperature=self.temperature)
+        return score_states(states_of(model, samples), model, samples, temperature=self.temperature)
 
     def _batch(self, samples: Samples, rows: TokenBatch, *, moved: bool) -> TokenBatch:
         """The statistics of these completions under the policy, with gradients, and under the reference where asked for.
@@ -234,14 +229,17 @@ class Updater:
         Until the policy has `moved` from the one that sampled, their ratio is exactly 1. The rounding in which sampler and
         trainer differ is logged as mismatch; in the ratio it would decide the sign of an |ln r|.
         """
-        stats = self._stats(self.model, samples)
+        states_BTD = states_of(self.model, samples)
+        stats = score_states(states_BTD, self.model, samples, temperature=self.temperature)
         width = samples.ids_BT.shape[1]
         extra: dict[str, Any] = {name: getattr(rows, name)[:, :width] for name in self.marks}
         if "ref_logp_BT" in self.needs:
             with torch.no_grad():
                 extra["ref_logp_BT"] = self._stats(self.reference, samples).logp_BT
         if "ref_kl_BT" in self.needs:
-            extra["ref_kl_BT"] = reference_kl(self.model, self.reference, samples, temperature=self.temperature)
+            extra["ref_kl_BT"] = reference_kl(
+                self.model, self.reference, samples, temperature=self.temperature, states_BTD=states_BTD
+            )
         return replace(
             rows,
             logp_BT=stats.logp_BT,
@@ -261,19 +259,20 @@ def reference_kl(
     *,
     temperature: float,
     ref_temperature: float | None = None,
+    states_BTD: Tensor | None = None,
 ) -> Tensor:
     """(B, T): exact KL of the model from the reference at every sampled token, 0 where masked; gradients to the model.
 
-    `ref_temperature`: the reference's own, where it is another than the policy's.
+    `ref_temperature`: the reference's own, where it is another than the policy's. `states_BTD`: `states_of(model, samples)`, where
+    somebody has them already.
     """
-    ids_BS, mask_BS = samples.sequences()
-    before = slice(samples.prompt_ids_PL.shape[1] - 1, -1)  # the position that predicts a token is the one before it
-    hidden_BTD = hidden_states(model, ids_BS, mask_BS)[:, before]
+    if states_BTD is None:
+        states_BTD = states_of(model, samples)
     with torch.no_grad():
-        ref_BTD = hidden_states(reference, ids_BS, mask_BS)[:, before]
+        ref_BTD = states_of(reference, samples)
     mask_BT = samples.mask_BT
     kl_N = exact_kl(
-        hidden_BTD[mask_BT],
+        states_BTD[mask_BT],
         model.head,
         ref_BTD[mask_BT],
         reference.head,
@@ -339,7 +338,7 @@ def _count(means: Means, batch: TokenBatch, sampled_logp_BT: Tensor) -> None:
         found = {"gap": gap_BT.abs().sum(), "k3": (gap_BT.exp() - 1 - gap_BT).sum()}
         if batch.ref_kl_BT is not None:
             found["ref_kl"] = batch.ref_kl_BT.sum()
-        means.add(int(batch.mask_BT.sum()), **found)
+        means.add(tokens=batch.mask_BT.sum(), **found)
 
 
 def optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
