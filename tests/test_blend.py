@@ -534,3 +534,29 @@ def test_sampling_in_parts_changes_no_number(ends: tuple[Path, Path]) -> None:
     whole, parts = (blend(*ends, points=[], rows=rows, **FEW) for rows in (10_000, 16))  # type: ignore[arg-type]
     for one, other in zip(whole.sweep + whole.test, parts.sweep + parts.test, strict=True):
         np.testing.assert_array_equal(one.correct_P, other.correct_P)
+
+
+def test_a_point_that_is_known_is_written_and_nothing_measured(
+    ends: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert command(monkeypatch, *ends, "--at", 0.25, "-o", out) == 0
+    shown, progress = capsys.readouterr()
+    assert shown == f"wrote {out / 'model.safetensors'}: λ = 0.25 of the way, nothing measured\n"
+    assert not progress
+    a, b = (load_gpt(path)[0].state_dict() for path in ends)
+    for name, weight in load_gpt(out / "model.safetensors")[0].state_dict().items():
+        torch.testing.assert_close(weight, 0.75 * a[name] + 0.25 * b[name], rtol=0, atol=1e-6)
+    told = json.loads((out / "blend.json").read_text())
+    assert (told["base"], told["trained"], told["point"]) == (*map(str, ends), 0.25)
+    for words, why in (
+        (("--at", 0.25), "add -o FOLDER"),
+        (
+            ("--at", 0.25, "-o", tmp_path / "b", "--task", TASK, "--points", "0.5"),
+            "--task and --points ask for a sweep",
+        ),
+        (("--at", 1.5, "-o", tmp_path / "b"), "a point is a share from 0 (BASE) to 1 (TRAINED), found 1.5"),
+        (("--at", 0.25, "-o", out), "exists"),
+    ):
+        assert command(monkeypatch, *ends, *words) == 2
+        assert why in capsys.readouterr().err

@@ -118,6 +118,15 @@ def test_trl_s_keys_are_the_controls_that_they_switch_on():
     ) == {"gspo": "live"}
 
 
+def test_what_the_adapter_takes_no_trl_run_with_is_refused_here_too():
+    specs = ["kl:coef=0.05,kind=exact", "rare_replay:rows=192", "base_anchor", "critique_loop", "brier", "majority"]
+    assert trl(exploration=specs) == {
+        "kl": "live", "rare_replay": "live", "base_anchor": "live",
+        "critique_loop": "refused", "brier": "refused", "majority": "refused",
+    }  # fmt: skip
+    assert trl(exploration={"demonstrations": ["rare_replay"]}) == {"rare_replay": "live"}
+
+
 def test_trl_s_adaptive_entropy_needs_its_switch():
     assert trl(entropy_target=0.3, entropy_coef_max=0.005) == {"entropy_target": "inert", "entropy_coef_max": "inert"}
     numbers = {"entropy_target": 0.3, "entropy_coef_delta": 1e-4, "entropy_coef_max": 0.005}

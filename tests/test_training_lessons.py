@@ -17,10 +17,11 @@ from equipoise.models.checkpoint import load_gpt
 from equipoise.models.generate import pad_left
 from equipoise.models.samples import Samples
 from equipoise.rollouts.groups import Groups
+from equipoise.shaping.shelf import BaseAnchor, RareReplay, unseen
 from equipoise.tasks.table import find_task
 from equipoise.training.checkpoints import complete_checkpoints, load_weights
 from equipoise.training.collect import Batch, collect
-from equipoise.training.lessons import BaseAnchor, RareReplay, as_samples, right_rows, unseen
+from equipoise.training.lessons import as_samples, collect_anchor, lesson_of, right_rows
 
 ONE_STEP = {"learning": CAREFUL | {"steps": 1, "rows": 7}, "save_every": 1}
 
@@ -77,9 +78,9 @@ def test_rare_are_right_completions_of_groups_with_few_right_ones():
 
 def test_a_text_of_a_problem_is_kept_once_and_the_oldest_go():
     shelf = RareReplay(most_rate=1.0, size=3)
-    shelf.observe(batch_of([["1", "1", "2", "9"], ["1", "8", "8", "8"]], right={"1", "2"}))
+    shelf.keep(right_rows(batch_of([["1", "1", "2", "9"], ["1", "8", "8", "8"]], right={"1", "2"}), most_rate=1))
     assert [(name, TOKENS.decode(ids)) for name, _, ids in shelf.kept] == [("p0", "1"), ("p0", "2"), ("p1", "1")]
-    shelf.observe(batch_of([["3", "1", "9", "9"]], right={"1", "3"}))
+    shelf.keep(right_rows(batch_of([["3", "1", "9", "9"]], right={"1", "3"}), most_rate=1))
     assert [(name, TOKENS.decode(ids)) for name, _, ids in shelf.kept] == [("p0", "2"), ("p1", "1"), ("p0", "3")]
     assert unseen([("a", [1], [2]), ("a", [1], [2])], []) == [("a", [1], [2])]
 
@@ -88,7 +89,7 @@ def test_an_anchor_keeps_what_was_drawn_or_every_text_once():
     batch = batch_of([["1", "1", "2", "9"]], right={"1", "2"})
     raw, once = BaseAnchor(problems=2), BaseAnchor(problems=2, once=True)
     for anchor in (raw, once):
-        anchor.collect([None, None], lambda problems: batch, most=1)  # the same batch twice
+        collect_anchor(anchor, [None, None], lambda problems: batch, most=1)  # the same batch twice
     assert [TOKENS.decode(ids) for _, _, ids in raw.kept] == ["1", "1", "2"] * 2
     assert [TOKENS.decode(ids) for _, _, ids in once.kept] == ["1", "2"]
     assert (raw.drawn, raw.tokens_drawn) == (8, 8)
@@ -99,7 +100,8 @@ def test_draws_follow_from_seed_and_step_and_take_each_at_most_once():
     shelf.kept = [(f"p{i}", [5], [i + 3]) for i in range(10)]
 
     def drawn(step, seed=0):
-        return shelf.lesson(step, seed=seed, tokens=TOKENS, device=torch.device("cpu")).samples.ids_BT[:, 0].tolist()
+        lesson = lesson_of(shelf, step, seed=seed, tokens=TOKENS, device=torch.device("cpu"))
+        return lesson.samples.ids_BT[:, 0].tolist()
 
     assert drawn(1) == drawn(1)
     assert len(set(drawn(1))) == 4

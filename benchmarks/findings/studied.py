@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 RESULTS = Path(__file__).resolve().parents[2] / "studies" / "results"
+WHOLE = ("collapse", "collapse-cpu", "smollm2")  # the studies of many arms on fresh problems, not made for one question
 Floats = NDArray[np.float64]
 
 
@@ -65,8 +67,8 @@ def read_study(folder: Path) -> Studied:
     return Studied(folder.name, results, temperatures, counts)
 
 
-def studies() -> list[Studied]:
-    return [read_study(path.parent) for path in sorted(RESULTS.glob("*/problems.parquet"))]
+def studies(names: Sequence[str] = WHOLE) -> list[Studied]:
+    return [read_study(RESULTS / name) for name in names]
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

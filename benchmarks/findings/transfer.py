@@ -5,7 +5,7 @@
 Unsolved: not one right sample at the headline temperature, by the base model and by the arm of that seed. Different answers are
 counted among the samples of a problem. *Cooled base*: the base model's count on the same problems at the temperature, on straight
 lines between those measured, that gives it the arm's pass@1 over all problems; a seed whose pass@1 the base model reaches at no
-temperature is left out of that comparison.
+temperature is left out of that comparison, and where none is left the table says *beyond it*.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ def row(study: Studied, arm: str) -> tuple[str, ...]:
         str(len(np.unique(hard[:, 0]))),
         f"{hard[:, 1].mean():.1f} → {hard[:, 2].mean():.1f}",
         told(hard[:, 2] - hard[:, 1], hard[:, 0]),
-        f"{near[:, 3].mean():.1f}",
-        told(near[:, 2] - near[:, 3], near[:, 0]),
+        *((f"{near[:, 3].mean():.1f}", told(near[:, 2] - near[:, 3], near[:, 0])) if len(near) else ("beyond it", "")),
     )
 
 

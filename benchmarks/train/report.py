@@ -118,7 +118,8 @@ def arms_table(found: Row) -> list[str]:
         "",
         "## Whole studies side by side",
         "",
-        "`equipoise study` from nothing to its results page, timed from start to end; nothing is extrapolated.",
+        "`equipoise study` from nothing to its results page, timed from start to end; nothing is extrapolated."
+        + "".join(f" {one['note']}" for one in found["studies"] if "note" in one),
         "",
         "| study | side by side | minutes | arms × seeds | steps in all | completions trained on | completions evaluated |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",

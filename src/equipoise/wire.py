@@ -6,6 +6,7 @@ Pure functions. The fields beyond OpenAI's were read in vLLM and SGLang of Augus
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -56,6 +57,18 @@ _FINISH: Mapping[str, Finish] = {
 }
 _FAILED = ("abort", "error", "content_filter")
 
+# How a server says that a prompt leaves no room for an answer: OpenAI's code and llama.cpp's type, and the words of those who have neither.
+_NO_ROOM = ("context_length_exceeded", "exceed_context_size_error")
+_NO_ROOM_WORDS = re.compile(
+    r"maximum context length is \d+ tokens"  # OpenAI, and vLLM in most releases
+    r"|context length is only \d+ tokens"  # vLLM, some releases of 2026
+    r"|longer than the maximum model length of \d+"  # vLLM, of a prompt in tokens
+    r"|longer than the model's context length \(\d+ tokens\)"  # SGLang
+    r"|exceeds the model's maximum context length of \d+ tokens"  # SGLang, with max_tokens
+    r"|exceeds the available context size",  # llama.cpp before it had the type
+    re.IGNORECASE,
+)
+
 
 class Malformed(ValueError):
     """What came does not follow the protocol."""
@@ -100,6 +113,7 @@ class Event:
     tool_calls: tuple[Mapping[str, Any], ...] = ()  # in a stream: pieces of them, for `join_tool_calls`
     error: str | None = None
     error_code: int | None = None
+    no_room: bool = False  # the error is that the prompt leaves no room for an answer
 
 
 # --- out
@@ -230,7 +244,8 @@ def read_event(data: bytes) -> Event:
     error = reply.get("error")
     if error:
         code = error.get("code") if isinstance(error, dict) else None
-        return Event(error=describe_error(data), error_code=code if isinstance(code, int) else None)
+        told = code if isinstance(code, int) else None
+        return Event(error=describe_error(data), error_code=told, no_room=tells_no_room(data))
     usage = _read_usage(reply)
     choices = reply.get("choices")
     if not isinstance(choices, list):
@@ -281,6 +296,18 @@ def describe_error(body: bytes) -> str:
         elif isinstance(reply, dict):
             reply = next((reply[name] for name in ("error", "message", "msg", "detail") if reply.get(name)), None)
     return one_line(reply if isinstance(reply, str) else body.decode(errors="replace")) or "no message"
+
+
+def tells_no_room(body: bytes) -> bool:
+    """Whether an error reply says that the prompt leaves no room for an answer, by its code or type or, where these say nothing, its words."""
+    try:
+        reply: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    error = reply.get("error") if isinstance(reply, dict) else None
+    if isinstance(error, dict) and any(error.get(name) in _NO_ROOM for name in ("code", "type")):
+        return True
+    return _NO_ROOM_WORDS.search(describe_error(body)) is not None
 
 
 def read_models(body: bytes) -> tuple[list[str], Dialect]:

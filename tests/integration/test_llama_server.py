@@ -13,8 +13,10 @@ import pytest
 from llama_server import SLOTS
 
 from equipoise.base import Answer, Completion, Question, Sampling
+from equipoise.errors import NoRoom
 from equipoise.infer.ledger import Ledger
 from equipoise.infer.metered import Metered, join_chunks
+from equipoise.infer.revision import Revision
 from equipoise.infer.vote import Majority
 
 pytest.importorskip("aiohttp", reason="needs aiohttp: pip install 'equipoise[infer]'")
@@ -195,3 +197,31 @@ def test_a_cancelled_completion_stops_the_server(llama_server):
     assert before == SLOTS
     assert 0 < spent.cancelled == spent.generated < SLOTS * 450  # nine hundred each were asked for
     assert spent.prompt is not None  # told with every token
+
+
+def test_a_prompt_that_fills_the_context_ends_a_question_and_not_a_search(llama_server):
+    """The server reads 1,024 tokens a slot; a request to revise of 6,000 words is more than all slots have together."""
+
+    def first_word(said: Completion) -> Answer | None:
+        return Answer(said.text.split()[0]) if (said.text or "").strip() else None
+
+    how = Sampling(max_tokens=8)
+    question = Question("q", CHAT, first_word, how)
+    flood = "again " * 6000
+
+    async def go():
+        async with connect(llama_server) as sampler:
+            whole = Question("long", [{"role": "user", "content": flood}], first_word, how)
+            with pytest.raises(NoRoom, match=r"exceeds the available context size \(\d+ tokens\)"):
+                await Metered(sampler, Ledger(100)).draw(whole, n=2).completions()
+            metered = Metered(sampler, Ledger(100))
+            choice = await Revision(turns=2, feedback="none", request=flood)(question, metered)
+            return choice, metered.ledger
+
+    choice, ledger = run(go())
+    assert [done.finish == "error" for done in choice.drawn] == [False, True]
+    assert choice.answer == first_word(choice.drawn[0])
+    assert choice.answer is not None
+    assert choice.spent.generated == choice.drawn[0].n_tokens == 100 - ledger.left
+    assert choice.spent.prompt is not None
+    assert any("has no room for the prompt (400): request (" in note for note in choice.notes)

@@ -1,4 +1,4 @@
-"""The TRL example runs as it is pasted, only shorter."""
+"""The TRL examples run as they are pasted, only shorter."""
 
 from __future__ import annotations
 
@@ -12,19 +12,32 @@ import pytest
 pytest.importorskip("trl", reason="needs trl: pip install 'equipoise[trl]'")
 pytestmark = pytest.mark.integration
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_the_example_trains_two_arms_and_diagnoses_both(tmp_path):
+def printed(script: str, *words: object) -> str:
     done = subprocess.run(
-        [sys.executable, EXAMPLE, tmp_path, "2"],
+        [sys.executable, EXAMPLES / script, *map(str, words)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "plain  step   1  right" in done.stdout
+    return done.stdout
+
+
+def test_the_example_trains_two_arms_and_diagnoses_both(tmp_path):
+    shown = printed("trl_grpo.py", tmp_path, 2)
+    assert "plain  step   1  right" in shown
     for name in ("plain", "held"):
-        assert f"$ equipoise diagnose {tmp_path / name / 'run'}" in done.stdout
-    assert done.stdout.count("(25 problems, 400 rollouts)") == 2
+        assert f"$ equipoise diagnose {tmp_path / name / 'run'}" in shown
+    assert shown.count("(25 problems, 400 rollouts)") == 2
+
+
+def test_the_example_that_preserves_averages_and_blends(tmp_path):
+    shown = printed("trl_preserve.py", tmp_path, 2, 20)
+    assert f"wrote {tmp_path / 'blended'}: λ = 0.7 of the way" in shown
+    for name in ("base", "plain", "preserved", "preserved, average", "preserved, blended 0.7"):
+        assert f"{name:22} right 0." in shown
+    assert shown.count("different right answers") == 5

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 pytest.importorskip("trl", reason="needs trl: pip install 'equipoise[trl]'")
 pytestmark = pytest.mark.integration
@@ -38,12 +39,14 @@ def runs(tmp_path_factory):
     assert done.returncode == 0, done.stderr[-3000:]
     told = {
         case: [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(2)]
-        for case in ("plain", "zero", "steered")
+        for case in ("plain", "zero", "steered", "replay")
     }
     rows = {
         case: [row for batch in eq.read(folder / case).rollouts() for row in batch.rows()]
-        for case in ("zero", "steered")
+        for case in ("zero", "steered", "replay")
     }
+    (average,) = (folder / "replay-trl").rglob("average/model.safetensors")
+    assert load_file(average).keys() == load_file(average.parents[1] / "model.safetensors").keys()
     return told, rows
 
 
@@ -102,3 +105,43 @@ def test_both_ranks_hold_the_same_state(runs):
     assert sum(sum(held.values()) for held in one["counter"]["counts"].values()) == 3 * 8
     assert one["steering"] == other["steering"]
     assert one["clip"] == other["clip"] == 1.0  # 0.2 doubled three times, at most 1
+
+
+def test_both_ranks_keep_and_learn_the_same_completions(runs):
+    one, other = runs[0]["replay"]
+    assert one["kept"] == other["kept"]
+    assert one["anchor"] == other["anchor"]
+    assert len(one["anchor"]["kept"]) > 3
+    assert one["weights"] == other["weights"]  # gradients of all passes went to both
+    right = {(row["prompt"], tuple(row["token_ids"])) for row in runs[1]["replay"] if row["correct"]}
+    assert len(one["kept"]["kept"]) == len(right) > 3
+
+
+def test_what_is_imitated_is_divided_by_the_tokens_of_both_ranks_and_both_passes(runs):
+    """Averaged over ranks and added over passes, as gradients are: 0.5 times −Σ ln π of three completions over all tokens of the step."""
+    terms = [rank["terms"] for rank in runs[0]["replay"]]
+    rows = runs[1]["replay"]
+    for step in (1, 2, 3):
+        passes = [each for rank in terms for each in rank if each["step"] == step]
+        assert len(passes) == 4
+        own = sum(row["n_tokens"] for row in rows if row["step"] == step)
+        assert {each["own"] for each in passes} == {own}
+        lesson = sum(each["tokens"] for each in passes)
+        slow = sum(each["slow"] for each in passes)
+        if step == 1:
+            assert lesson == 0
+            assert {each["added"] for each in passes} == {None}
+            continue
+        assert 0.5 * slow / (own + lesson) == pytest.approx(sum(each["added"] for each in passes) / 2, rel=1e-4)
+        # Three rows over two passes of two ranks: the second rank goes along in the second pass, and adds nothing.
+        assert [each["added"] > 0 for each in passes] == [True, True, True, False]
+
+
+def test_an_exact_kl_is_divided_by_the_tokens_of_both_ranks_and_both_passes(runs):
+    one, other = runs[0]["replay"]
+    for line in one["log"]:
+        if "loss" in line:
+            passes = [each for each in one["terms"] + other["terms"] if each["step"] == line["step"]]
+            wanted = 0.5 * sum(each["kl"] for each in passes) / passes[0]["own"]
+            assert 2 * line["equipoise/kl"] == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+            assert wanted > 0.01 or line["step"] == 1  # policy and reference begin as one

@@ -172,7 +172,6 @@ class Warmer:
 @pytest.mark.parametrize(
     ("asked", "settings", "told"),
     [
-        (["kl:kind=exact"], {}, "both softmaxes"),
         (["brier"], {}, "reward function"),
         (["constant_length:length=99"], {}, "max_completion_length=12"),
         (["curriculum"], {}, "sampler"),

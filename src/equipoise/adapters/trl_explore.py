@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.adapters.trl_average import AverageWeights
 from equipoise.adapters.trl_capture import Capture
+from equipoise.adapters.trl_exact_kl import ExactKL
 from equipoise.adapters.trl_groups import GroupShaper, Rows, Shaped
-from equipoise.adapters.trl_loss import KEY, MARKS, LossCall, loss_mask, reads
+from equipoise.adapters.trl_lessons import Generate, Lessons
+from equipoise.adapters.trl_loss import KEY, MARKS, LossCall, is_exact, loss_mask, reads
 from equipoise.adapters.trl_plan import Exploration
 from equipoise.adapters.trl_steer import Steering, checkpoint_of, read_states, write_states
 from equipoise.adapters.trl_step import (
@@ -28,6 +31,7 @@ from equipoise.adapters.trl_step import (
 )
 from equipoise.adapters.trl_texts import Read, TokenTexts, answer_tokens, laid_out, planning_tokens
 from equipoise.base import Answer, Tally
+from equipoise.catalogue.build import build
 from equipoise.errors import UsageError, unknown_name
 from equipoise.objectives.compose import Objective
 
@@ -47,12 +51,15 @@ class Exploring:
         correct: str | None,
         read: Read,
         specs: Sequence[str],
+        average: AverageWeights | None = None,
     ) -> None:
-        self.trainer, self.objective, self.capture = trainer, objective, capture
+        self.trainer, self.objective, self.capture, self.average = trainer, objective, capture, average
         self.correct, self.read = correct, read
         self.shaper = GroupShaper(ours)
         self.steering = Steering(ours.controllers, trainer, objective)
         self.texts = TokenTexts(trainer._tokenizer)
+        self.lessons = [Lessons(trainer, build(spec)) for spec in ours.demonstrations]
+        self.exact_kl = ExactKL(trainer) if is_exact(objective) else None
         self.rewards_NF: Tensor | None = None  # of the batch that is being scored
         self._call: LossCall | None = None
         self._entropies: Tensor | None = None  # n, sum and sum of squares over the micro-batches of a step
@@ -65,8 +72,17 @@ class Exploring:
 
     # --- the generation batch ------------------------------------------------------------------------------------------------
 
+    def before_first(self, generate: Generate) -> None:
+        """Before the first generation batch of training: what the base model draws."""
+        for lessons in self.lessons if self.trainer.model.training else ():
+            if lessons.lacks_anchor:
+                self._log(f"{lessons.shelf.name}/drawn", lessons.collect(generate, self._needed_verdicts))
+
     def scored(self, rows: Sequence[Mapping[str, Any]], output: dict[str, Any]) -> None:
         """TRL's batch, before it is shuffled and split: what is put into it stays with its rows."""
+        for lessons in self.lessons if self.trainer.model.training else ():
+            for name, value in lessons.scored(output, self._needed_verdicts()).items():
+                self._log(f"{lessons.shelf.name}/{name}", value)
         self._mark_and_shape(output)
         choose_over_step(self.trainer, self.objective, self._settings(self.trainer.state.global_step), output)
         if self.steering.budget is not None:
@@ -122,6 +138,12 @@ class Exploring:
             return None
         return np.asarray(rewards_NF[:, self.trainer.reward_func_names.index(self.correct)].cpu().numpy())
 
+    def _needed_verdicts(self) -> np.ndarray:
+        assert self.rewards_NF is not None
+        verdicts_N = self._verdicts(self.rewards_NF)
+        assert verdicts_N is not None  # see `_check`
+        return verdicts_N
+
     def _put(self, shaped: Shaped, output: dict[str, Any]) -> None:
         """Our advantages in TRL's batch; a completion that a filter dropped is no token of the loss."""
         mask = loss_mask(output)
@@ -149,16 +171,30 @@ class Exploring:
     def open_loss(self, inputs: Mapping[str, Any]) -> LossCall:
         micro = self.trainer._step * self.trainer.accelerator.num_processes + self.trainer.accelerator.process_index
         self._call = LossCall(self.trainer, self.objective, self._settings(micro), inputs)
+        if self.exact_kl is not None:
+            self.exact_kl.open()
         return self._call
 
     def close_loss(self) -> None:
         self._call = None
+        if self.exact_kl is not None:
+            self.exact_kl.close()
+
+    def teach(self, model: Any, inputs: Mapping[str, Any], loss: Tensor) -> Tensor:
+        """The loss of a pass, with that of the completions that are imitated in it."""
+        for lessons in self.lessons if self.trainer.model.training else ():
+            if (found := lessons.term(model, inputs)) is not None:
+                term, nll = found
+                self._log(f"{lessons.shelf.name}/nll", nll)
+                loss = loss + term
+        return loss
 
     def seen(self, logp_BT: Tensor, entropy_BT: Tensor | None) -> None:
         """A forward pass; only that of an open loss call is ours."""
         if self._call is None:
             return
-        self._call.seen(logp_BT, entropy_BT)
+        ref_kl_BT = None if self.exact_kl is None else self.exact_kl.of(self._call.given, logp_BT)
+        self._call.seen(logp_BT, entropy_BT, ref_kl_BT)
         if self.capture is not None:
             self.capture.seen(self.trainer, self._call.given, logp_BT, entropy_BT)
         if self.steering.controllers and self.trainer.model.training and entropy_BT is not None:
@@ -181,7 +217,8 @@ class Exploring:
     def holders(self) -> dict[str, Any]:
         """What has state, by its name in a checkpoint."""
         counter = {} if self.shaper.counter is None else {"counter": self.shaper.counter}
-        return ({"controllers": self.steering} if self.steering.controllers else {}) | counter
+        lessons = {each.shelf.name: each for each in self.lessons}
+        return ({"controllers": self.steering} if self.steering.controllers else {}) | counter | lessons
 
     def save(self) -> None:
         if self.trainer.accelerator.is_main_process:
@@ -189,6 +226,8 @@ class Exploring:
 
     def restore(self, checkpoint: Path) -> None:
         read_states(checkpoint, self.holders)
+        if self.average is not None:
+            self.average.checkpoint = checkpoint
 
     def _settings(self, draw: int) -> dict[str, Any]:
         """What controllers want of our parts, and another seed at each draw for those that draw."""
@@ -210,8 +249,9 @@ def _unpadded(ids: Tensor, mask: Tensor) -> list[list[int]]:
 def _check(trainer: Any, ours: Exploration, shaper: GroupShaper, correct: str | None) -> None:
     if correct is not None and correct not in trainer.reward_func_names:
         raise unknown_name("reward function", correct, trainer.reward_func_names)
-    if shaper.needs_verdicts and correct is None:
-        asking = ", ".join((*ours.filters, *ours.bonuses, *([ours.advantage] if ours.advantage else [])))
+    if (shaper.needs_verdicts or ours.demonstrations) and correct is None:
+        one = [ours.advantage] if ours.advantage else []
+        asking = ", ".join((*ours.filters, *ours.bonuses, *one, *ours.demonstrations))
         raise UsageError(
             f"{asking} asks which completions are right: name the reward function whose 1 says so, correct='…'"
         )

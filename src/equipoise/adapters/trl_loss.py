@@ -24,7 +24,17 @@ from equipoise.objectives.compose import Chosen, Objective, compose
 
 # What TRL gives, as the fields of a TokenBatch; the marks are read from the texts.
 FED = frozenset(
-    ("logp_BT", "old_logp_BT", "adv_BT", "mask_BT", "entropy_BT", "ref_logp_BT", "planning_BT", "answer_BT")
+    (
+        "logp_BT",
+        "old_logp_BT",
+        "adv_BT",
+        "mask_BT",
+        "entropy_BT",
+        "ref_logp_BT",
+        "ref_kl_BT",
+        "planning_BT",
+        "answer_BT",
+    )
 )
 MARKS = ("planning_BT", "answer_BT")
 GIVEN = "given_weights"  # the weight under which the entropy budget's own token weights enter
@@ -47,10 +57,6 @@ def build_objective(ours: Exploration) -> Objective:
         regularisers=list(map(build, ours.regularisers)),
     )
     for part in objective.parts:
-        if part.settings.get("kind") == "exact":
-            raise UsageError(
-                f"an exact {part.name} needs both softmaxes at each position, which TRL never holds: use kind=k2 or k3"
-            )
         lacking = [name for name, required in part.inputs.items() if required and name not in FED | {"step_tokens"}]
         if lacking:
             raise UsageError(
@@ -64,13 +70,20 @@ def reads(objective: Objective, name: str) -> bool:
     return any(name in part.inputs for part in objective.parts)
 
 
+def is_exact(objective: Objective) -> bool:
+    """Whether some part is a KL from both softmaxes."""
+    return any(part.settings.get("kind") == "exact" for part in objective.parts)
+
+
 def loss_mask(inputs: Mapping[str, Any]) -> Tensor:
     """TRL's own: the tokens of the completion that no tool wrote."""
     mask: Tensor = inputs["completion_mask"]
     return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
 
 
-def token_batch(inputs: Mapping[str, Any], logp_BT: Tensor, entropy_BT: Tensor | None) -> TokenBatch:
+def token_batch(
+    inputs: Mapping[str, Any], logp_BT: Tensor, entropy_BT: Tensor | None, ref_kl_BT: Tensor | None = None
+) -> TokenBatch:
     """A micro-batch of TRL's. Where it keeps no old log-probs, the update is on-policy and the ratio exactly 1."""
     old_BT, adv = inputs.get("old_per_token_logps"), inputs["advantages"]
     marks = {name: inputs[KEY + name] for name in MARKS if KEY + name in inputs}
@@ -81,6 +94,7 @@ def token_batch(inputs: Mapping[str, Any], logp_BT: Tensor, entropy_BT: Tensor |
         mask_BT=loss_mask(inputs).bool(),
         entropy_BT=entropy_BT,
         ref_logp_BT=inputs.get("ref_per_token_logps"),
+        ref_kl_BT=ref_kl_BT,
         **marks,
     )
 
@@ -127,9 +141,9 @@ class LossCall:
             self.inputs["advantages"] = torch.zeros_like(inputs["advantages"])
         self.terms: dict[str, Tensor] = {}
 
-    def seen(self, logp_BT: Tensor, entropy_BT: Tensor | None) -> None:
+    def seen(self, logp_BT: Tensor, entropy_BT: Tensor | None, ref_kl_BT: Tensor | None) -> None:
         """TRL's forward pass of this micro-batch, before its loss."""
-        batch = token_batch(self.given, logp_BT, entropy_BT)
+        batch = token_batch(self.given, logp_BT, entropy_BT, ref_kl_BT)
         wide = {part.name: self.given[f"{KEY}{part.name}"] for part in self.objective.parts if part.step_wide}
         terms = self.objective.terms(batch, settings=self.settings, chosen=Chosen(wide))
         if self.replaces:

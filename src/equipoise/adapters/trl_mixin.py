@@ -5,7 +5,7 @@ Private methods of TRL are wrapped and none is copied; they are called with what
     _calculate_rewards                   the rewards of each function, gathered
     _generate_and_score_completions      advantages, bonuses, filters; choices over the whole batch; the capture's rows
     _get_per_token_logps_and_entropies   the tensors of the loss's own forward pass, its results read by index
-    _compute_loss                        our terms beside TRL's loss
+    _compute_loss                        our terms beside TRL's loss, and completions that are imitated
     _load_optimizer_and_scheduler        the state of controllers and counters, where TRL reads that of its own controller
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 from transformers import TrainerCallback
 
+from equipoise.adapters.trl_average import AverageWeights
 from equipoise.adapters.trl_capture import Capture
 from equipoise.adapters.trl_explore import Exploring
 from equipoise.adapters.trl_loss import build_objective, reads
@@ -36,7 +37,8 @@ class ExplorationMixin:
     """`class Trainer(ExplorationMixin, GRPOTrainer)`, or `explore(GRPOTrainer)`.
 
     `exploration`: specs such as "clip_cov_step:share=0.0002", an `Exploration`, or an `equipoise.recipe`. `capture`: a run folder, or a `Capture`.
-    `correct`: the reward function whose 1 means that a completion is right. `read`: text → the answer that it states.
+    `correct`: the reward function whose 1 means that a completion is right. `read`: text → the answer that it states. `average`: decay of a
+    moving average of the weights, kept in `self.average` and saved with every checkpoint.
     """
 
     beta: float  # TRL's
@@ -48,6 +50,7 @@ class ExplorationMixin:
         capture: Capture | Path | str | None = None,
         correct: str | None = None,
         read: Read = read_answer,
+        average: float | None = None,
         **kwargs: Any,
     ) -> None:
         check_version("trl")
@@ -63,6 +66,7 @@ class ExplorationMixin:
         self._beta_of_loss = config.beta
         if config.beta == 0.0 and reads(objective, "ref_logp_BT"):
             config.beta = 1.0  # TRL has a reference model only for a KL of its own: its loss gets the 0 back
+        self.average = None if average is None else AverageWeights(average)
         super().__init__(*args, **kwargs)
         config.beta = self._beta_of_loss
         self._exploring = Exploring(
@@ -73,8 +77,11 @@ class ExplorationMixin:
             correct=correct,
             read=read,
             specs=asked.specs,
+            average=self.average,
         )
         self.add_callback(_Boundaries(self._exploring))  # type: ignore[attr-defined]
+        if self.average is not None:
+            self.add_callback(self.average)  # type: ignore[attr-defined]
         if self.is_world_process_zero():  # type: ignore[attr-defined]
             for line in plan.told:
                 logger.warning("equipoise: %s", line)
@@ -86,6 +93,8 @@ class ExplorationMixin:
         return rewards_NF
 
     def _generate_and_score_completions(self, inputs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        if self._exploring is not None:
+            self._exploring.before_first(super()._generate_and_score_completions)  # type: ignore[misc]
         output: dict[str, Any] = super()._generate_and_score_completions(inputs, *args, **kwargs)  # type: ignore[misc]
         if self._exploring is not None:
             self._exploring.scored(inputs, output)
@@ -107,7 +116,7 @@ class ExplorationMixin:
         finally:
             self._exploring.close_loss()
             self.beta = beta
-        return call.add_to(loss)
+        return self._exploring.teach(model, inputs, call.add_to(loss))
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
+from itertools import chain
 from typing import Any
 
 from equipoise.catalogue.base import Method
@@ -20,12 +22,15 @@ CLIPPING = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 # Our reductions as loss types; `constant_length` is 'dr_grpo' where its length is max_completion_length.
 LOSS_TYPES = {"token_mean": "dapo", "sequence_mean": "grpo", "sequence_sum": "luspo", "constant_length": "dr_grpo"}
 
-# Kinds that have no place in the loss or the advantages of this host, and what takes their part.
+# Kinds that have no place in this host, and what takes their part.
 _ELSEWHERE = {
     "reward": "in TRL it is a reward function: equipoise.adapters.trl has brier_reward, overlong_reward and reference_reward for reward_funcs",
     "curriculum": "TRL's own sampler orders the prompts: filter or order the dataset instead",
-    "data": "it makes data for supervised training, before a run",
 }
+# Of the kind "data", those that a TRL run can take, and why it cannot take the others.
+_LESSONS = ("rare_replay", "base_anchor")
+_NO_DATA = {"critique_loop": "it draws second tries within a step, and TRL scores a batch once"}
+_BEFORE = "it makes data for supervised training, before a run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Exploration:
     bonuses: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
     controllers: tuple[str, ...] = ()
+    demonstrations: tuple[str, ...] = ()  # completions that are imitated beside the policy gradient
     reduction: str | None = None  # None: that of TRL's loss_type; a name sets loss_type
     bonus_on_answer: bool = False  # whether a bonus reaches the tokens of the final answer too
 
@@ -52,10 +58,9 @@ class Exploration:
                 raise UsageError(
                     f"'{spec}' is not in the catalogue: say what it is, Exploration(regularisers=('{spec}',))"
                 )
-            kind = find_method(name).kind
-            slot = SLOTS.get(kind)
-            if kind in _ELSEWHERE or slot is None:
-                raise UsageError(f"{name} cannot be added to a TRL run: {_ELSEWHERE.get(kind, 'it acts at inference')}")
+            if why := refused(spec):
+                raise UsageError(f"{name} cannot be added to a TRL run: {why}")
+            slot = SLOTS[find_method(name).kind]
             if slot in _ONE:
                 if slot in chosen:
                     raise UsageError(f"{chosen[slot]} and {spec} are both the run's {slot}: choose one")
@@ -67,17 +72,17 @@ class Exploration:
     @classmethod
     def of_recipe(cls, recipe: Any) -> Exploration:
         """What `equipoise.recipe(…)` gives, which has the same parts by the same names."""
-        for slot in ("rewards", "curriculum", "demonstrations"):
+        for slot, kind in {"rewards": "reward", "curriculum": "curriculum"}.items():
             if getattr(recipe, slot):
                 raise UsageError(
-                    f"{getattr(recipe, slot)} of this recipe cannot be added to a TRL run: {_ELSEWHERE[_KINDS[slot]]}"
+                    f"{getattr(recipe, slot)} of this recipe cannot be added to a TRL run: {_ELSEWHERE[kind]}"
                 )
         return cls(**{its.name: getattr(recipe, its.name) for its in fields(cls)})
 
     @property
     def specs(self) -> tuple[str, ...]:
         one = tuple(spec for slot in _ONE if (spec := getattr(self, slot)) is not None)
-        return one + self.weights + self.regularisers + self.bonuses + self.filters + self.controllers
+        return tuple(chain(one, *(getattr(self, slot) for slot in _MANY)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +94,27 @@ class HostPlan:
     told: tuple[str, ...]
 
 
+def refused(spec: str) -> str:
+    """Why a row of the catalogue cannot be added to a TRL run; empty where it can."""
+    name, _ = read_spec(spec)
+    if ":" in name:
+        return ""
+    method = find_method(name)
+    if method.kind == "data" and method.name not in _LESSONS:
+        return _NO_DATA.get(method.name, _BEFORE)
+    return _ELSEWHERE.get(method.kind, "" if method.kind in SLOTS else "it acts at inference")
+
+
 def plan_run(asked: Exploration, config: Any) -> HostPlan:
     """Part a choice of methods for this `GRPOConfig`, which is not changed."""
     if asked.reduction is not None and ":" in read_spec(asked.reduction)[0]:
         raise UsageError(f"TRL divides by its loss_type: {asked.reduction} is none of {', '.join(LOSS_TYPES)}")
+    for spec in asked.demonstrations:
+        if why := refused(spec):
+            raise UsageError(f"{spec} cannot be added to a TRL run: {why}")
+    for name, times in Counter(read_spec(spec)[0] for spec in asked.demonstrations).items():
+        if times > 1:
+            raise UsageError(f"{name} is asked for {times} times: choose one")
     left: dict[str, Any] = {
         slot: tuple(spec for spec in getattr(asked, slot) if not _native(spec, asked, config)) for slot in _MANY
     }
@@ -126,8 +148,7 @@ def set_options(config: Any, options: Mapping[str, Any]) -> None:
 
 
 _ONE = ("surrogate", "advantage", "reduction")
-_MANY = ("weights", "regularisers", "bonuses", "filters", "controllers")
-_KINDS = {"rewards": "reward", "curriculum": "curriculum", "demonstrations": "data"}
+_MANY = ("weights", "regularisers", "bonuses", "filters", "controllers", "demonstrations")
 
 
 def _native(spec: str, asked: Exploration, config: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from equipoise.adapters.trl_step import prompt_key
-from equipoise.adapters.trl_texts import Read, TokenTexts, verdict
+from equipoise.adapters.trl_texts import Read, TokenTexts, decoder_of, verdict
 from equipoise.errors import UsageError
+from equipoise.rollouts.arrays import column_of, join_lists, join_maps, pick_texts, repeat_value
 from equipoise.rollouts.batch import Rollouts
 from equipoise.rollouts.writer import RunWriter
 
@@ -43,60 +44,80 @@ class Drawn:
 
 
 class Rendering:
-    """From token ids to texts and answers. The tokenizer is its own: a fast one refuses two threads at once."""
+    """From token ids to texts and answers, a column at a time. The tokenizer is its own: a fast one refuses two threads at once."""
 
     def __init__(
         self, tokenizer: Any, *, ends: Sequence[int], read: Read, correct: str | None, temperature: float
     ) -> None:
-        self.tokenizer, self.ends, self.read, self.correct = tokenizer, frozenset(ends), read, correct
-        self.temperature = temperature
-        self.texts = TokenTexts(tokenizer)
+        self.ends, self.read, self.correct, self.temperature = frozenset(ends), read, correct, temperature
+        self._decode = decoder_of(tokenizer)
+        self._texts = TokenTexts(tokenizer)
+        self._met_V = np.zeros(0, dtype=bool)  # the tokens whose texts were asked for
 
-    def rows(self, drawn: Drawn, run_id: str | None) -> Iterator[dict[str, Any]]:
-        lengths = drawn.there_NT.sum(axis=1)
-        completions = self.tokenizer.batch_decode(
-            [ids[:length] for ids, length in zip(drawn.ids_NT, lengths, strict=True)], skip_special_tokens=True
-        )
-        prompt, prompt_id = "", ""
-        for n, text in enumerate(completions):
-            group, place = divmod(n, drawn.group_size)
-            if place == 0:
-                ids = drawn.prompt_ids_NL[n][drawn.prompt_mask_NL[n].astype(bool)].tolist()
-                prompt, prompt_id = self.tokenizer.decode(ids), prompt_key(ids)
-            length = int(lengths[n])
-            answer = self.read(text)
-            rewards = [(f, float(v)) for f, v in zip(drawn.names, drawn.rewards_NF[n], strict=True) if not np.isnan(v)]
-            per_token = drawn.adv.ndim == 2
-            learnt = drawn.learnt_NT[n, :length]
-            of_tokens = drawn.adv[n, :length] if per_token else None
-            yield {
-                "run_id": run_id,
-                "split": drawn.split,
-                "step": drawn.step,
-                "group_id": f"{drawn.split}-{drawn.step}-{drawn.first_group + group}",
-                "sample_index": place,
-                "prompt_id": prompt_id,
-                "prompt": prompt,
-                "completion": text,
-                "answer": None if answer is None else answer.text,
-                "correct": verdict(self.correct, dict(rewards)),
-                "reward": None if np.isnan(drawn.reward_N[n]) else float(drawn.reward_N[n]),
-                "rewards": rewards or None,
-                "advantage": _mean(of_tokens, learnt) if of_tokens is not None else float(drawn.adv[n]),
-                "advantages": of_tokens,
-                "finish_reason": "stop" if length and int(drawn.ids_NT[n, length - 1]) in self.ends else "length",
-                "temperature": self.temperature,
-                "n_tokens": length,
-                "token_ids": drawn.ids_NT[n, :length],
-                "loss_mask": learnt,
-                **{name: _known(values_NT[n, :length]) for name, values_NT in drawn.tokens.items()},
-                **{name: values[n] for name, values in drawn.columns.items()},
-            }
+    def columns(self, drawn: Drawn, run_id: str | None) -> Rollouts:
+        """The batch as rows of the record, in their order."""
+        n = len(drawn.ids_NT)
+        lengths_N = drawn.there_NT.sum(axis=1)
+        within_NT = np.arange(drawn.ids_NT.shape[1]) < lengths_N[:, None]
+        ids = [row[:length] for row, length in zip(drawn.ids_NT.tolist(), lengths_N.tolist(), strict=True)]
+        completions = self._decode(ids, skip_special_tokens=True)
+        answer_of = {text: self.read(text) for text in dict.fromkeys(completions)}
+        answers = [None if (answer := answer_of[text]) is None else answer.text for text in completions]
+        group_N, place_N = np.divmod(np.arange(n), drawn.group_size)
+        first_P = range(0, n, drawn.group_size)
+        prompts = [drawn.prompt_ids_NL[row][drawn.prompt_mask_NL[row].astype(bool)].tolist() for row in first_P]
+        groups = [f"{drawn.split}-{drawn.step}-{drawn.first_group + group}" for group in range(len(prompts))]
+        last_N = drawn.ids_NT[np.arange(n), np.maximum(lengths_N - 1, 0)]
+        ended_N = (lengths_N > 0) & np.isin(last_N, list(self.ends))
+        arrays = {
+            "run_id": repeat_value("run_id", run_id, n),
+            "split": repeat_value("split", drawn.split, n),
+            "step": repeat_value("step", drawn.step, n),
+            "group_id": pick_texts(groups, group_N),
+            "sample_index": column_of("sample_index", place_N),
+            "prompt_id": pick_texts(list(map(prompt_key, prompts)), group_N),
+            "prompt": pick_texts(self._decode(prompts), group_N),
+            "completion": column_of("completion", completions),
+            "answer": column_of("answer", answers),
+            "correct": self._verdicts(drawn),
+            "reward": column_of("reward", drawn.reward_N),
+            "rewards": join_maps(drawn.names, drawn.rewards_NF, ~np.isnan(drawn.rewards_NF)),
+            "advantage": column_of("advantage", _advantages(drawn, lengths_N)),
+            "finish_reason": pick_texts(["length", "stop"], ended_N),
+            "temperature": repeat_value("temperature", self.temperature, n),
+            "n_tokens": column_of("n_tokens", lengths_N),
+            "token_ids": join_lists(drawn.ids_NT[within_NT], lengths_N),
+            "loss_mask": join_lists(drawn.learnt_NT[within_NT], lengths_N),
+        }
+        if drawn.adv.ndim == 2:
+            arrays["advantages"] = join_lists(drawn.adv[within_NT], lengths_N)
+        for name, values_NT in drawn.tokens.items():
+            # Of a completion that training ended before, nothing is known.
+            known_N = (within_NT & ~np.isnan(values_NT)).any(axis=1)
+            known_NT = within_NT & known_N[:, None]
+            arrays[name] = join_lists(values_NT[known_NT], np.where(known_N, lengths_N, 0), known=known_N)
+        arrays |= {name: column_of(name, values) for name, values in drawn.columns.items()}
+        return Rollouts.of_arrays(arrays, n)
+
+    def _verdicts(self, drawn: Drawn) -> Any:
+        """What the named reward function says of each completion."""
+        if self.correct is None or self.correct not in drawn.names:
+            return repeat_value("correct", None, len(drawn.ids_NT))
+        said_N = drawn.rewards_NF[:, list(drawn.names).index(self.correct)]
+        known_N = ~np.isnan(said_N)
+        for said in said_N[known_N & (said_N != 0) & (said_N != 1)][:1]:
+            verdict(self.correct, {self.correct: float(said)})  # refuses it
+        return column_of("correct", said_N == 1, known_N)
 
     def new_texts(self, drawn: Drawn) -> dict[int, str]:
         """The strings of the tokens that no batch before has had."""
-        found = set(np.unique(drawn.ids_NT[drawn.there_NT]).tolist()) - self.texts.seen.keys()
-        return dict(zip(sorted(found), self.texts.of(sorted(found)), strict=True))
+        ids = drawn.ids_NT[drawn.there_NT]
+        beyond = int(ids.max(initial=-1)) + 1 - len(self._met_V)
+        if beyond > 0:
+            self._met_V = np.append(self._met_V, np.zeros(beyond, dtype=bool))
+        new = np.unique(ids[~self._met_V[ids]])
+        self._met_V[new] = True
+        return dict(zip(new.tolist(), self._texts.of(new.tolist()), strict=True))
 
 
 def has_rollouts(folder: Path) -> bool:
@@ -157,14 +178,16 @@ class RecordThread:
         texts = self.rendering.new_texts(item)
         if texts:
             self.writer.vocab(texts)
-        # Straight to columns: these rows have the record's types, and checking each cell would cost more than all the rest.
-        self.writer.write_batches([Rollouts.of_rows(self.rendering.rows(item, self.writer.info.run_id))])
+        self.writer.write_batches([self.rendering.columns(item, self.writer.info.run_id)])
 
 
-def _known(values: np.ndarray) -> np.ndarray | None:
-    """None where training ended before this completion's pass."""
-    return None if np.isnan(values).all() else values
-
-
-def _mean(values: np.ndarray, there: np.ndarray) -> float | None:
-    return float(values[there].mean()) if there.any() else None
+def _advantages(drawn: Drawn, lengths_N: np.ndarray) -> np.ndarray:
+    """Of the sequence; the mean over the tokens that the loss reads where each has its own, nan where it reads none."""
+    if drawn.adv.ndim == 1:
+        return drawn.adv
+    found_N = np.full(len(drawn.adv), np.nan)
+    for n, length in enumerate(lengths_N):
+        learnt = drawn.learnt_NT[n, :length]
+        if learnt.any():
+            found_N[n] = drawn.adv[n, :length][learnt].mean()
+    return found_N

@@ -48,6 +48,8 @@ ADVANTAGES: tuple[Method, ...] = (
             "verl's divisor of seq-mean-token-sum-norm is the padded width of the batch unless loss_scale_factor is set, so it drifts",
             "without the std rare successes on truly hard problems are no longer amplified either",
         ),
+        status="neutral",
+        results=("studies/results/collapse",),
     ),
     Method(
         "leave_one_out",
@@ -78,6 +80,8 @@ ADVANTAGES: tuple[Method, ...] = (
             "most advantages are 0 (four in five in the paper), so a mean over all tokens is a smaller step",
             "advantages do not sum to 0 over a group",
         ),
+        status="neutral",
+        results=("studies/results/collapse",),
     ),
     Method(
         "pkpo",
@@ -115,6 +119,7 @@ ADVANTAGES: tuple[Method, ...] = (
             "the released code passes rewards other than 0 and 1 through as their own advantage; here they are refused",
         ),
         status="mixed",
+        results=("studies/results/collapse", "studies/results/collapse-cpu"),
     ),
     Method(
         "weighted_reinforce",
@@ -147,6 +152,8 @@ ADVANTAGES: tuple[Method, ...] = (
             "verl: the metric must be 'reward' or a key of the dict that the reward function returns, else the run stops",
             "verl: only the v1 trainer filters (trainer.use_v1, the default); max_num_gen_batches is ignored there",
         ),
+        status="neutral",
+        results=("studies/results/collapse",),
     ),
     Method(
         "too_hard",
@@ -274,5 +281,7 @@ ADVANTAGES: tuple[Method, ...] = (
             "compare with as many random problems at equal compute",
             "the estimate lags: it is of the policies of the last half_life steps",
         ),
+        status="neutral",
+        results=("studies/results/collapse",),
     ),
 )

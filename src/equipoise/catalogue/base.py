@@ -40,9 +40,9 @@ class Method:
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     acts_only: tuple[str, ...] = ()  # conditions without which it does nothing: "off_policy", …
     traps: tuple[str, ...] = ()
-    status: Literal["untested", "proven", "mixed", "neutral"] = (
-        "untested"  # what a study of ours found; untested: none yet
-    )
+    # What our own results say of it: of a strategy by the rule in benchmarks/statuses.py, of a training method by a study.
+    status: Literal["untested", "proven", "mixed", "neutral"] = "untested"
+    results: tuple[str, ...] = ()  # folders of a clone that hold them
     equation: str = ""  # one line of plain text
     inputs: tuple[str, ...] = ()  # what it needs, by the parameter names of its target
     lacking: str = ""  # what our own trainer would need to run it and does not have; nothing: it runs there

@@ -26,6 +26,8 @@ CONTROLLERS: tuple[Method, ...] = (
         ),
         equation="c ← clip(c ± step, min, max), + where H < target; entropy_bonus.coef = c where H < target, else 0",
         inputs=_ENTROPY,
+        status="mixed",
+        results=("studies/results/collapse",),
     ),
     Method(
         "band",
@@ -42,6 +44,8 @@ CONTROLLERS: tuple[Method, ...] = (
         ),
         equation="entropy_bonus.coef ← clip(coef ± step, min, max) from leaving [low, high] until back in its middle",
         inputs=_ENTROPY,
+        status="mixed",
+        results=("studies/results/collapse",),
     ),
     Method(
         "adaptive_clip",
@@ -78,6 +82,8 @@ CONTROLLERS: tuple[Method, ...] = (
         ),
         equation="dH = −A [p (ln p + H) − Σ p² (ln p + H)]; w = max w in [0, 1] with mean of dH⁺ + w dH⁻ ≥ floor(target − H)",
         inputs=("logp_BT", "entropy_BT", "drift_BT", "adv_BT", "mask_BT"),
+        status="mixed",
+        results=("studies/results/collapse",),
     ),
     Method(
         "anneal_k",

@@ -65,6 +65,8 @@ INFERENCE: tuple[Method, ...] = (
             "native": False,
         },
         paper="2501.19393",
+        status="neutral",
+        results=("benchmarks/thinker",),
         equation="at each of the first `wait` ends of thinking: append Wait while tokens − made > 0; at the limit: append the end marker",
         traps=(
             "a model that was not trained for it repeats itself after Wait; the gain flattened at about six in the paper",
@@ -120,6 +122,8 @@ INFERENCE: tuple[Method, ...] = (
             "alpha": None,
         },
         paper="2407.01082",
+        status="neutral",
+        results=("benchmarks/decoding", "benchmarks/proxy"),
         equation="p ≥ min_p · max p; logit ≥ max − top_n_sigma · σ; T = T0 · 0.8^(edt/H); weight · exp(−repel · siblings that took it); base + alpha (expert − anti)",
         traps=(
             "a draw, not a choice among recorded samples: it needs a model, a recorded pool refuses it",
@@ -138,6 +142,8 @@ INFERENCE: tuple[Method, ...] = (
         target="equipoise.infer.diverse_prompts:DiversePrompts",
         settings={"n": 16, "wordings": 4, "by": "vote"},
         paper="2502.11027",
+        status="mixed",
+        results=("benchmarks/decoding",),
         equation="n / wordings completions of each prompt x_1 … x_w",
         traps=(
             "gains in pass@k may vanish under a vote",
@@ -239,6 +245,8 @@ INFERENCE: tuple[Method, ...] = (
         target="equipoise.infer.revision:Revision",
         settings={"turns": 4, "pick": "vote", "feedback": "judge"},
         paper="2408.03314",
+        status="mixed",
+        results=("benchmarks/evolution",),
         equation="y_{t+1} ~ π(x, y_t, feedback_t)",
         traps=(
             "38 % of right answers were revised into wrong ones: vote or judge over the chain instead of taking its last",
@@ -272,6 +280,8 @@ INFERENCE: tuple[Method, ...] = (
             "selector_tokens": 256,
         },
         paper="2501.09891",
+        status="mixed",
+        results=("benchmarks/evolution",),
         equation="parents ~ exp(score / T) on each island; child ~ π(x, parents, evaluations, critique); stop at the first right one",
         traps=(
             "needs an evaluator that scores and says in words what is wrong; a model's critique of itself alone is unreliable (2310.01798)",
@@ -291,6 +301,8 @@ INFERENCE: tuple[Method, ...] = (
         target="equipoise.infer.mind_evolution:MindEvolution",
         settings={"generations": 1, "islands": 1, "conversations": 10, "turns": 80},
         paper="2501.09891",
+        status="mixed",
+        results=("benchmarks/evolution",),
         equation="y_{t+1} ~ π(x, y_t, evaluation_t, critique_t) in each of `conversations` threads",
         traps=(
             "the paper's baseline for mind_evolution: the same evaluator and roles, no selection and no islands",
@@ -315,6 +327,8 @@ INFERENCE: tuple[Method, ...] = (
             "native": False,
         },
         paper="2506.04210",
+        status="neutral",
+        results=("benchmarks/thinker",),
         equation="argmax_a Σ_i 1[a_i = a] with Σ_i |z_i| ≤ budget",
         traps=(
             "compare at equal tokens, those of cancelled completions included",
@@ -385,6 +399,8 @@ INFERENCE: tuple[Method, ...] = (
         target="equipoise.infer.adaptive:AdaptiveConsistency",
         settings={"threshold": 0.95, "cap": 40, "at_once": 1},
         paper="2305.11860",
+        status="mixed",
+        results=("benchmarks/infer",),
         equation="stop at 1 − I_½(v1 + 1, v2 + 1) ≥ threshold",
         traps=(
             "0.95 is no error bound, since it is looked at after every vote: of two equally likely answers one is stopped on in 42 % of cases",
@@ -399,6 +415,8 @@ INFERENCE: tuple[Method, ...] = (
         target="equipoise.infer.adaptive:ESC",
         settings={"window": 5, "cap": 40},
         paper="2401.10480",
+        status="mixed",
+        results=("benchmarks/infer",),
         equation="stop when the answers of one window are equal",
         traps=(
             "an answer with a share of one half is unanimous in one of 32 windows, and there are eight: no error bound",
@@ -413,6 +431,8 @@ INFERENCE: tuple[Method, ...] = (
         target="equipoise.infer.anytime:Anytime",
         settings={"alpha": 0.05, "cap": 64, "at_once": 1},
         paper="2605.05873",
+        status="mixed",
+        results=("benchmarks/infer",),
         equation="stop at 2^{n+1} ∫_½^1 θ^{v1} (1−θ)^{v2} dθ ≥ 1.5 / (alpha · 0.6 · 0.4^{j−1}), n = v1 + v2, the leader seen as j-th",
         traps=(
             "the certificate is about the mode, not about correctness: a model that is mostly wrong is certified to be so",
@@ -428,6 +448,8 @@ INFERENCE: tuple[Method, ...] = (
         target="equipoise.infer.settled:Settled",
         settings={"alpha": 0.05, "cap": 64, "at_once": 1},
         paper="2006.04347",
+        status="mixed",
+        results=("benchmarks/infer",),
         equation="stop when min_m W_m ≥ 1/alpha, W_m a product of bets on the leader against answer m, without replacement",
         traps=(
             "the certificate is about the vote over cap completions, not about correctness nor the model's mode",
@@ -522,6 +544,8 @@ INFERENCE: tuple[Method, ...] = (
         target="equipoise.infer.step_search:Beam",
         settings=_STEPS | {"n": 4, "width": 4, "pick": "vote"},
         paper="2408.03314",
+        status="mixed",
+        results=("benchmarks/steps",),
         equation="keep the n / width best of n partial replies, continue each width ways",
         traps=(
             "with much compute an imperfect scorer is over-optimised: best-of-N then does better (2408.03314)",
@@ -536,6 +560,8 @@ INFERENCE: tuple[Method, ...] = (
         target="equipoise.infer.step_search:DVTS",
         settings=_STEPS | {"n": 4, "width": 4, "pick": "vote"},
         paper="2408.03314",
+        status="mixed",
+        results=("benchmarks/steps",),
         equation="n / width trees; in each the best of width next steps is continued",
         traps=(
             "n = width is a single tree: no more diverse than a beam",
@@ -551,6 +577,8 @@ INFERENCE: tuple[Method, ...] = (
         target="equipoise.infer.particles:Particles",
         settings=_STEPS | {"n": 8, "resample": "multinomial", "anneal": False, "pick": "best"},
         paper="2502.01618",
+        status="mixed",
+        results=("benchmarks/steps",),
         equation="w_i ∝ r_i / (1 − r_i); n of them are drawn with w after every step",
         traps=(
             "a scorer that is sure and wrong takes all particles at once: scores of 0 and 1 weigh 10⁻⁷ against 10⁷; anneal softens that early on",

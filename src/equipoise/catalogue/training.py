@@ -43,6 +43,8 @@ TRAINING: tuple[Method, ...] = (
         ),
         equation="L = -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), clip_high > clip_low",
         inputs=_POLICY,
+        status="mixed",
+        results=("studies/results/collapse",),
     ),
     Method(
         "dual_clip",
@@ -142,9 +144,12 @@ TRAINING: tuple[Method, ...] = (
             "the released compute_gppo_loss stops with a NameError (only_high, only_higher)",
             "never silent only without a dual clip: the released recipe has one, at 10",
             "over-length completions made it unstable at 16K tokens unless they were filtered",
+            "with four updates per step at learning rate 1e-4 two of three runs of our collapse study lost every right answer",
         ),
         equation="value of the clip; gradient -A w: w = 1 + clip_high or 1 - clip_low where it clips, else r",
         inputs=_POLICY,
+        status="neutral",
+        results=("studies/results/collapse",),
     ),
     Method(
         "ce_gppo",
@@ -180,6 +185,7 @@ TRAINING: tuple[Method, ...] = (
         equation="L = -coef H",
         inputs=("entropy_BT", "mask_BT"),
         status="neutral",
+        results=("studies/results/collapse", "studies/results/collapse-cpu"),
     ),
     Method(
         "forking",
@@ -211,7 +217,8 @@ TRAINING: tuple[Method, ...] = (
         ),
         equation="weight = 1[H >= the (1 - share) quantile of H over the step]",
         inputs=("entropy_BT", "mask_BT"),
-        status="neutral",
+        status="mixed",
+        results=("studies/results/collapse", "studies/results/collapse-cpu"),
     ),
     Method(
         "planning_credit",
@@ -258,6 +265,7 @@ TRAINING: tuple[Method, ...] = (
         equation="as clip_cov, means and N over the step",
         inputs=_POLICY,
         status="mixed",
+        results=("studies/results/collapse", "studies/results/collapse-cpu"),
     ),
     Method(
         "kl_cov",
@@ -290,6 +298,8 @@ TRAINING: tuple[Method, ...] = (
         traps=(_PREPARE, _LOG_RATIO),
         equation="as kl_cov, means and N over the step",
         inputs=_POLICY,
+        status="neutral",
+        results=("studies/results/collapse",),
     ),
     Method(
         "kl_cov_two_sided",
@@ -365,6 +375,12 @@ TRAINING: tuple[Method, ...] = (
         equation="L = coef (exp(-d) - 1 + d), d = ln pi - ln pi_ref (k3); or k1 d, k2 d^2 / 2, exact",
         inputs=("logp_BT", "mask_BT", "ref_logp_BT"),
         status="mixed",
+        results=(
+            "studies/results/collapse",
+            "studies/results/collapse-cpu",
+            "studies/results/kl-estimators",
+            "studies/results/smollm2",
+        ),
     ),
     Method(
         "kl_corrected",
@@ -377,6 +393,8 @@ TRAINING: tuple[Method, ...] = (
         traps=("loads a second copy of the model", "the ratio is not clipped"),
         equation="L = coef r (exp(-d) - 1 + d), d = ln pi - ln pi_ref",
         inputs=("logp_BT", "old_logp_BT", "mask_BT", "ref_logp_BT"),
+        status="neutral",
+        results=("studies/results/kl-estimators",),
     ),
     Method(
         "token_mean",

@@ -34,6 +34,10 @@ def blend(
         str | None,
         typer.Option(help="shares of the way from BASE (0) to TRAINED (1), with commas; default: 0,0.1,…,1"),
     ] = None,
+    at: Annotated[
+        float | None,
+        typer.Option(help="write this share of the way into -o and measure nothing: neither task nor points"),
+    ] = None,
     problems: Annotated[int, typer.Option(help="problems of the sweep, and as many others of the test", min=2)] = 256,
     samples: Annotated[int, typer.Option(help="completions of each", min=1)] = 64,
     temperature: Annotated[float, typer.Option(help="of sampling")] = 1.0,
@@ -55,6 +59,8 @@ def blend(
     Equals are the points whose paired difference from the best, over the same problems, has a 95 % interval that includes 0.
 
     Example: equipoise blend base.safetensors runs/grpo --use search -k 64 -o blended
+
+    Example: equipoise blend base-model checkpoint-800/average --at 0.7 -o blended
     """
     from importlib.util import find_spec
 
@@ -65,9 +71,16 @@ def blend(
     chosen = None if points is None else _shares(points)
     if find_spec("torch") is None:
         raise MissingExtra("train", needed_for="equipoise blend")
-    from equipoise.lab.blend import POINTS
+    from equipoise.lab.blend import POINTS, blend_at
     from equipoise.lab.blend import blend as run
 
+    if at is not None:
+        model = blend_at(base, trained, at, out=_only_out(out, task=task, points=points))
+        if as_json:
+            print_json({"point": at, "model": model})
+        else:
+            typer.echo(f"wrote {safe_text(model, 300)}: λ = {at:g} of the way, nothing measured")
+        return
     found = run(
         base,
         trained,
@@ -90,6 +103,19 @@ def blend(
     else:
         for line in _page(found):
             typer.echo(line)
+
+
+def _only_out(out: Path | None, **measured: str | None) -> Path:
+    from equipoise.errors import UsageError
+
+    asked = [f"--{name}" for name, value in measured.items() if value is not None]
+    if asked:
+        raise UsageError(
+            f"--at writes one point and measures nothing, and {' and '.join(asked)} ask for a sweep: choose one"
+        )
+    if out is None:
+        raise UsageError("--at writes a model and has no folder to write it into: add -o FOLDER")
+    return out
 
 
 def _shares(text: str) -> list[float]:

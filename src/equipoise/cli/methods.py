@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from equipoise.catalogue.base import Method
+    from equipoise.catalogue.base import Loop, Method
 
-STATUS = {
-    "untested": "not yet compared in a study of ours",
-    "proven": "helped in a study of ours",
-    "mixed": "compared in a study of ours: more of pass@k kept than by plain GRPO, less than by cooling the base model",
-    "neutral": "compared in a study of ours, where it did not help",
+STATUS: Mapping[Loop, Mapping[str, str]] = {
+    "training": {
+        "untested": "not yet compared in a study of ours",
+        "proven": "better than the plain arm of our studies on two families of tasks or more, and worse nowhere",
+        "mixed": "better than the plain arm of a study of ours in pass@1 or pass@k, on one family of tasks only or with a loss elsewhere",
+        "neutral": "compared in a study of ours, where it did not help",
+    },
+    "inference": {
+        "untested": "not yet compared at equal tokens in a benchmark of ours",
+        "proven": "better than its baseline at equal tokens on two families of tasks or more, and worse nowhere",
+        "mixed": "compared at equal tokens: better than its baseline in some cases, not in others or on one family of tasks only",
+        "neutral": "compared at equal tokens, where it did not help",
+    },
 }
 
 
@@ -67,4 +76,5 @@ def _page(method: Method) -> list[str]:
         lines.append(f"  train     not in equipoise train: it would need {method.lacking}")
     lines += [f"  acts only {what.replace('_', '-')}" for what in method.acts_only]
     lines += [f"  trap      {trap}" for trap in method.traps]
-    return [*lines, f"  status    {STATUS[method.status]}"]
+    where = f" ({', '.join(method.results)})" if method.results else ""
+    return [*lines, f"  status    {STATUS[method.loop][method.status]}{where}"]

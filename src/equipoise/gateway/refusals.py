@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from equipoise.errors import UsageError
+from equipoise.errors import NoRoom, UsageError
 from equipoise.samplers.http_draw import Fault, Refused
 from equipoise.wire import one_line
 
@@ -61,7 +61,8 @@ def refuse(problem: Exception) -> Refusal:
     if isinstance(problem, Refused):
         if problem.status in (401, 403, 407):
             return Refusal(502, "the upstream refused the gateway's own key: tell its operator", code="upstream_key")
-        return Refusal(problem.status, f"the upstream refused the request: {problem.said}", code="upstream_refused")
+        code = "context_length_exceeded" if isinstance(problem, NoRoom) else "upstream_refused"
+        return Refusal(problem.status, f"the upstream refused the request: {problem.said}", code=code)
     if isinstance(problem, UsageError):
         return Refusal(400, one_line(str(problem), 500), code="invalid_value")
     if isinstance(problem, Fault):

@@ -17,7 +17,7 @@ from equipoise.gateway.lines import Lines
 from equipoise.gateway.refusals import Refusal
 from equipoise.gateway.settings import Server, Settings
 from equipoise.samplers.http import HttpSampler, sample_seed
-from equipoise.samplers.http_draw import Fault, HttpDraw, Note, Refused, Requests, Response, Tries
+from equipoise.samplers.http_draw import Fault, HttpDraw, Note, Refused, Requests, Response, TooLong, Tries
 from equipoise.wire import Dialect, Event, check_dialect, one_line, write_request
 
 REST = 0.5  # seconds that a server which failed is left alone; doubled with every further failure
@@ -145,6 +145,9 @@ class Fleet:
         """The response once the upstream has accepted. A fault does not name its address."""
         try:
             return await upstream.http.post(path, body)
+        except TooLong as full:  # a search goes on, and what it was told may stand in the reply
+            full.args = (f"the upstream has no room for the prompt: {full.said}",)
+            raise
         except Refused:
             raise
         except Fault as fault:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from equipoise.base import Answer, Choice, Chunk, Completion, Draw, Finish, Prompt, Question, Sampler, Sampling
 from equipoise.errors import NoRoom, UsageError
 from equipoise.infer.ledger import Ledger, Reservation
-from equipoise.infer.no_room import NothingDrawn
+from equipoise.infer.no_room import NothingDrawn, not_begun
 from equipoise.measures.votes import Votes
 
 Kind = Literal["answer", "probe", "judge"]
@@ -337,8 +337,20 @@ class MeteredDraw:
                 self._arrived.put_nowait(chunk)
         except asyncio.CancelledError:
             raise
+        except NoRoom as problem:  # told by a server, once it had read the prompt
+            if self._asked:
+                self._arrived.put_nowait(problem)
+            else:
+                self._fail(draw, str(problem))
         except BaseException as problem:
             self._arrived.put_nowait(problem)
+
+    def _fail(self, draw: Draw, why: str) -> None:
+        """End what is left of a backend draw."""
+        for index, running in [(index, each) for index, each in self._running.items() if each.draw is draw]:
+            chunk = Chunk(index, finish="error", error=why) if running.parts else not_begun(index, why)
+            self._book(chunk)
+            self._arrived.put_nowait(chunk)
 
     def _release(self) -> None:
         """The consumer asks for more: whoever's piece it has seen may fetch the next."""

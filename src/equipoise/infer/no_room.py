@@ -5,11 +5,16 @@ from __future__ import annotations
 from equipoise.base import Chunk, Finish
 
 
+def not_begun(index: int, why: str) -> Chunk:
+    """A completion that failed before its prompt was read: it cost nothing."""
+    return Chunk(index, prompt_tokens=0, cached_tokens=0, finish="error", error=why)
+
+
 class NothingDrawn:
     """`n` completions that failed before their first token."""
 
     def __init__(self, n: int, why: str) -> None:
-        self._chunks = iter([Chunk(index, finish="error", error=why) for index in range(n)])
+        self._chunks = iter([not_begun(index, why) for index in range(n)])
 
     def __aiter__(self) -> NothingDrawn:
         return self

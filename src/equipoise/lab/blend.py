@@ -183,6 +183,26 @@ def blend(
     return found if folder is None else _write(found, line, folder)
 
 
+def blend_at(base: str | Path, trained: str | Path, point: float, *, out: str | Path) -> str:
+    """Write θ_base + point (θ_trained − θ_base) into a new folder and measure nothing: where the point is known, or no task here asks
+    what the model is for. Returns what loads it."""
+    _check(point)
+    folder = _free(Path(out))
+    line = Line(*(open_model(name, dtype=None) for name in (base, trained)))
+    line.at(point)
+    model = str(line.save(folder))
+    told = {
+        "schema": "equipoise.blend_at/1",
+        "base": str(base),
+        "trained": str(trained),
+        "point": point,
+        "model": model,
+    }
+    with atomic_write(folder / "blend.json") as handle:
+        handle.write((json.dumps(told, ensure_ascii=False) + "\n").encode())
+    return model
+
+
 def _measured(point: float, found: Evaluated, split: str, k: int) -> Measured:
     one = Measured(point, found.estimates, found.batch.right_P, found.batch.drawn_P)
     extra = [_pass_at(one, each) for each in dict.fromkeys((1, k)) if found.value(f"pass@{each}") is None]
@@ -214,10 +234,14 @@ def _against(test: Sequence[Measured], point: float, k: int) -> tuple[Estimate, 
     return tuple(found)
 
 
+def _check(point: float) -> None:
+    if not 0 <= point <= 1:
+        raise UsageError(f"a point is a share from 0 (BASE) to 1 (TRAINED), found {point:g}")
+
+
 def _points(points: Sequence[float]) -> list[float]:
-    odd = [point for point in points if not 0 <= point <= 1]
-    if odd:
-        raise UsageError(f"a point is a share from 0 (BASE) to 1 (TRAINED), found {odd[0]:g}")
+    for point in points:
+        _check(point)
     return sorted({0.0, *map(float, points), 1.0})
 
 

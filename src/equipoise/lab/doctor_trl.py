@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Any
 
+from equipoise.adapters.trl_plan import refused
 from equipoise.catalogue.build import read_spec
 from equipoise.catalogue.lint import Lint
 from equipoise.catalogue.setup import Setup
@@ -36,6 +37,8 @@ def asked_of_trl(settings: Mapping[str, Any]) -> Asked:
     value = {**DEFAULTS, **settings}
     explicit = settings.get("exploration")
     own, explored = dict(_controls(settings, value)), dict(_exploration(explicit))
+    turned_away = {name: why for name in explored if (why := refused(name))}
+    explored = {name: given for name, given in explored.items() if name not in turned_away}
     replaced = _replaced(own, explored)
     chosen = {name: given for name, given in own.items() if name not in replaced} | explored
     per_generation = value["steps_per_generation"] or value["gradient_accumulation_steps"]
@@ -51,7 +54,7 @@ def asked_of_trl(settings: Mapping[str, Any]) -> Asked:
         max_tokens=value["max_completion_length"],
         bonus_on_answer=explicit.get("bonus_on_answer") if isinstance(explicit, dict) else None,
     )
-    return Asked("trl", chosen, setup, (*_idle(settings, value), *replaced.values()))
+    return Asked("trl", chosen, setup, (*_idle(settings, value), *replaced.values()), tuple(turned_away.items()))
 
 
 def _controls(settings: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

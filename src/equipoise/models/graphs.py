@@ -12,7 +12,7 @@ from equipoise.models.rows import Rows, Rules
 
 CHECK_EVERY = 8  # steps between two looks at whether all rows are done; a look waits for the GPU
 COLUMNS = 16  # prompts are padded to a multiple of this, so that most calls share a graph
-MOST = 8  # graphs kept
+MOST = 3  # graphs kept, each with a cache of its own: two widths of prompts in training, and the evaluation under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,13 @@ class StepGraphs:
             )
         shapes = tuple(tensor.shape for tensor in rows.tensors())
         key = (id(rules.model), rules.stop, rules.decoding, rules.siblings, rows.cache.keys[0].dtype, shapes)
-        if key not in self._captured:
-            if len(self._captured) >= MOST:
+        captured = self._captured.pop(key, None)
+        if captured is None:
+            while len(self._captured) >= MOST:
                 self._captured.pop(next(iter(self._captured)))
-            self._captured[key] = _capture(rows, rules)
-        captured = self._captured[key]
+                torch.cuda.empty_cache()  # other processes on this device cannot use what this one keeps
+            captured = _capture(rows, rules)
+        self._captured[key] = captured  # the last is the one used last
         for fixed, given in zip(captured.rows.tensors(), rows.tensors(), strict=True):
             fixed.copy_(given)
         for column in range(1, rows.ids_BT.shape[1]):

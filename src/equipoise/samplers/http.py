@@ -16,14 +16,33 @@ from urllib.parse import urlsplit
 
 from equipoise.base import Draw, Prompt, Sampling
 from equipoise.errors import MissingExtra, UsageError
-from equipoise.wire import Dialect, Malformed, check_dialect, describe_error, one_line, read_models, write_request
+from equipoise.wire import (
+    Dialect,
+    Malformed,
+    check_dialect,
+    describe_error,
+    one_line,
+    read_models,
+    tells_no_room,
+    write_request,
+)
 
 try:
     import aiohttp
 except ModuleNotFoundError as missing:
     raise MissingExtra("infer", needed_for="a server over HTTP") from missing
 
-from equipoise.samplers.http_draw import Fault, HttpDraw, Refused, Requests, Response, Tries, is_final, read_capped
+from equipoise.samplers.http_draw import (
+    Fault,
+    HttpDraw,
+    Refused,
+    Requests,
+    Response,
+    TooLong,
+    Tries,
+    is_final,
+    read_capped,
+)
 
 KEY_VARIABLE = "EQUIPOISE_API_KEY"
 SHOWN = 8  # characters: so much of a key may stand in a message, more may not
@@ -254,7 +273,8 @@ class HttpSampler:
             where = one_line(response.headers.get("location", "nowhere"), 100)
             raise UsageError(f"{self.url} redirects to {where}: redirects are not followed, connect to that address")
         async with asyncio.timeout(ERROR_WAIT):
-            said = self.hide_key(describe_error((await read_capped(response, MAX_ERROR))[:MAX_ERROR]))
+            body = (await read_capped(response, MAX_ERROR))[:MAX_ERROR]
+        said = self.hide_key(describe_error(body))
         if status in (401, 403):
             raise Refused(
                 f"{self.url} refused the key ({status}: {said}): give one with key= or in {KEY_VARIABLE}"
@@ -263,6 +283,8 @@ class HttpSampler:
                 status=status,
                 said=said,
             )
+        if status >= 400 and tells_no_room(body):
+            raise TooLong(f"{self.url} has no room for the prompt ({status}): {said}", status=400, said=said)
         if is_final(status):
             raise Refused(f"{self.url} refused the request ({status}): {said}", status=status, said=said)
         if status == 200:

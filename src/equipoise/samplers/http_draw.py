@@ -17,7 +17,7 @@ from typing import Protocol
 import aiohttp
 
 from equipoise.base import Chunk, Finish
-from equipoise.errors import UsageError
+from equipoise.errors import NoRoom, UsageError
 from equipoise.samplers.http_pieces import Pieces
 from equipoise.wire import DONE, Event, EventStream, Malformed, read_event
 
@@ -42,6 +42,10 @@ class Refused(UsageError):
     def __init__(self, message: str, *, status: int, said: str) -> None:
         super().__init__(message)
         self.status, self.said = status, said
+
+
+class TooLong(Refused, NoRoom):
+    """The server's no to a prompt that leaves it no room for an answer."""
 
 
 class Content(Protocol):
@@ -310,6 +314,8 @@ class Requests:
             if event.error is None:
                 continue
             said = self.hide(event.error)
+            if event.no_room:
+                raise TooLong(f"{self.server} has no room for the prompt: {said}", status=400, said=said)
             if is_final(event.error_code):
                 raise Refused(f"{self.server} refused the request: {said}", status=event.error_code or 400, said=said)
             raise Fault(f"the server broke off: {said}")

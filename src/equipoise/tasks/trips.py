@@ -212,15 +212,16 @@ def _in_words(params: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=4096)
 def _solutions(stays: tuple[tuple[str, int], ...], legs: Legs, dates: tuple[tuple[str, int], ...]) -> frozenset[str]:
     days, due = dict(stays), dict(dates)
+    next_to = {name: [other for other in days if _leg(name, other) in legs] for name in days}
 
     def extend(plan: str, day: int) -> Iterator[str]:
         if len(plan) == len(days):
             yield plan
             return
-        for name, n in days.items():
-            if name in plan or (plan and _leg(plan[-1], name) not in legs):
-                continue
-            if name not in due or day <= due[name] < day + n:
-                yield from extend(plan + name, day + n)
+        if any(last < day and name not in plan for name, last in due.items()):
+            return  # its day is over, and it was not visited
+        for name in next_to[plan[-1]] if plan else days:
+            if name not in plan and (name not in due or due[name] < day + days[name]):
+                yield from extend(plan + name, day + days[name])
 
     return frozenset(extend("", 1))

@@ -21,6 +21,7 @@ from torch import Tensor
 from equipoise.base import Problem, Rollout
 from equipoise.catalogue.build import build
 from equipoise.errors import UsageError
+from equipoise.models.average import Average
 from equipoise.models.graphs import StepGraphs
 from equipoise.models.language_model import LanguageModel
 from equipoise.models.loaders import Loaded
@@ -28,8 +29,8 @@ from equipoise.rollouts.folder import info_of
 from equipoise.rollouts.run import RunInfo
 from equipoise.rollouts.writer import RunWriter
 from equipoise.shaping.controllers import tally_tokens
+from equipoise.shaping.shelf import BaseAnchor, RareReplay, Shelf
 from equipoise.tasks.table import find_task
-from equipoise.training.average import Average
 from equipoise.training.checkpoints import (
     Checkpoint,
     complete_checkpoints,
@@ -41,7 +42,7 @@ from equipoise.training.collect import Batch, collect, mark_tokens
 from equipoise.training.critique import CritiqueLoop, Lesson, refine
 from equipoise.training.evaluate import Evaluated, evaluate, html_of_evaluations
 from equipoise.training.join import join_batches
-from equipoise.training.lessons import BaseAnchor, RareReplay, Shelf
+from equipoise.training.lessons import collect_anchor, lesson_of, right_rows
 from equipoise.training.notes import chosen_warnings
 from equipoise.training.opening import open_model
 from equipoise.training.problems import ProblemSource
@@ -199,7 +200,7 @@ def train(
 
     def lessons_of(lesson: Lesson | None, step: int) -> list[Taught]:
         device = next(model.parameters()).device
-        found = [shelf.lesson(step, seed=config.seed, tokens=tokens, device=device) for shelf in shelves.values()]
+        found = [lesson_of(shelf, step, seed=config.seed, tokens=tokens, device=device) for shelf in shelves.values()]
         if critique is not None and lesson is not None and lesson.learnt is not None:
             found.append(Taught("critique", lesson.learnt, critique.coef))
         return [each for each in found if each is not None]
@@ -235,7 +236,7 @@ def train(
         after = before
         for anchor in _anchors(shelves) if first == 0 and config.learning.steps else ():
             posed = task.problems((config.seed, anchor.name), anchor.problems)
-            anchor.collect(posed, lambda problems: sample(problems, "anchor"), most=config.sampling.prompts)
+            collect_anchor(anchor, posed, lambda problems: sample(problems, "anchor"), most=config.sampling.prompts)
         clock = Clock(first, config.learning.steps)
         for step in range(first + 1, config.learning.steps + 1):
             batch = sample(source.draw(step, config.sampling.prompts), "train", step, graphs=graphs)
@@ -260,7 +261,7 @@ def train(
             updated = updater.step(batch.samples, shaped, step=step, marks=marks, lessons=lessons)
             for shelf in shelves.values():
                 if isinstance(shelf, RareReplay):
-                    shelf.observe(batch)
+                    shelf.keep(right_rows(batch, most_rate=shelf.most_rate))
             if average is not None:
                 average.add(model)
             clock.lap("update")

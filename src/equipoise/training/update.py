@@ -46,7 +46,9 @@ class Means:
     def read(self) -> dict[str, float]:
         total: Counter[str] = Counter()
         for sums in self._added:
-            total.update(dict(zip(sums, torch.stack([value.double() for value in sums.values()]).tolist(), strict=True)))
+            total.update(
+                dict(zip(sums, torch.stack([value.double() for value in sums.values()]).tolist(), strict=True))
+            )
         n = total.pop("tokens", 0)
         return {name: value / max(n, 1) for name, value in total.items()}
 
