@@ -204,6 +204,8 @@ def test_unknown_names_suggest_the_nearest(equipoise, files):
     assert one_line(equipoise("diagnose", files["run"], "--use", "serach"), "did you mean 'search'?")
     assert one_line(equipoise("diagnose", files["run"], "--fail-on", "colapse"), "did you mean 'collapse'?")
     assert one_line(equipoise("methods", "majorty"), "did you mean 'majority'?")
+    assert len(equipoise("methods", "majorty").err) < 100  # not the list of all, which stands where none is near
+    assert one_line(equipoise("methods", "zzz"), "known are adaptive_clip, ", ", majority, ")
     assert one_line(equipoise("measure", "passk", files["run"], "--column", "prompt_id"), "OURS=THEIRS")
 
 
@@ -326,6 +328,21 @@ def test_methods_are_listed_and_shown(equipoise):
     assert "https://arxiv.org/abs/2504.07912" in page
     assert "GRPOConfig(beta=0.01)" in page
     assert all(trap in page for trap in one[0]["traps"])
+    assert one[0]["paste"]["trl"] == {"needs": "", "lines": ["GRPOConfig(beta=0.01)"]}
+
+
+def test_a_method_that_a_host_lacks_is_shown_with_what_our_adapter_takes(equipoise):
+    page = equipoise("methods", "entropy_budget").out.splitlines()
+    call = "explore(GRPOTrainer)(…, exploration=['entropy_budget:target=0.3,band=0.05,gain=0.3'])"
+    at = page.index(f"  trl       {call}")
+    assert page[at - 1].startswith("  trl       with equipoise (pip install 'equipoise[trl]';")
+    assert not any(line.startswith("  verl ") for line in page)  # it hands no entropies to a loss
+    (row,) = equipoise("methods", "entropy_budget", "--json").json["methods"]
+    assert row["paste"]["trl"]["lines"] == [call]
+    assert "pip install" in row["paste"]["trl"]["needs"]
+    assert set(row["paste"]) == {"trl", "equipoise"}
+    (listed,) = (line for line in equipoise("methods").out.splitlines() if line.startswith("entropy_budget "))
+    assert "trl*, equipoise " in listed
 
 
 def test_the_examples_in_help_name_things_that_exist(equipoise):

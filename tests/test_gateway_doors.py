@@ -492,7 +492,14 @@ def test_nothing_in_a_request_says_where_it_goes():
         ([], "needs an upstream"),
         (["--upstream", "ftp://x"], "not an address of a server"),
         (["--upstream", "http://user:pw@x/v1"], "password"),
+        (["--upstream", "http://x/v1?key=sk-1"], "an address with ? or # in it"),
         (["--upstream", "http://x/v1", "--strategy", "nothing"], "no strategy of this gateway"),
+        (["--upstream", "http://x/v1", "--strategy", "majorty:n=8"], "did you mean 'majority'?"),
+        (["--upstream", "http://x/v1", "--strategy", "majority:m=8"], 'strategy = "majority:m=8": unknown setting'),
+        (["--upstream", "http://x/v1", "--strategy", "majority:n=zero"], "a whole number of 1 or more, found zero"),
+        (["--upstream", "http://x/v1", "--strategy", "majority:n=65"], "64 at most"),
+        (["--upstream", "http://x/v1", "--strategy", "auto"], "needs a plan: give --plan"),
+        (["--upstream", "http://x/v1", "--set", "presets.a.strategy=auto"], 'presets.a.strategy = "auto" needs a plan'),
         (["--upstream", "http://x/v1", "--strategy", "os:system"], "no strategy of this gateway"),
         (["--upstream", "http://x/v1", "--host", "0.0.0.0"], "needs keys"),
         (["--upstream", "http://x/v1", "--set", "limits.width=0"], "limits.width"),
@@ -506,6 +513,7 @@ def test_a_start_that_cannot_work_is_one_line(equipoise, monkeypatch, words, sai
     assert found.code == 2
     assert said in found.err
     assert len(found.err.splitlines()) == 1
+    assert "sk-1" not in found.err
     assert found.out == ""
 
 

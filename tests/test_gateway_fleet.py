@@ -128,6 +128,18 @@ def test_no_upstream_at_all_is_a_502_that_can_be_tried_again():
         assert "127.0.0.1" not in message
 
 
+def test_the_operator_is_told_once_of_an_upstream_that_does_not_answer(caplog):
+    async def go():
+        async with world({"url": "http://127.0.0.1:9/v1", "dialect": "openai"}) as there:
+            for _ in range(3):
+                await there.gateway.fleet.check()
+                there.gateway.fleet.upstreams[0].fail()  # as a fault of a request would
+
+    run(go())
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "equipoise.gateway"]
+    assert line.startswith("the upstream http://127.0.0.1:9/v1 cannot be used: ")
+
+
 def test_while_it_drains_nothing_new_begins_and_what_is_under_way_ends():
     gate = asyncio.Event()
 

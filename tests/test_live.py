@@ -195,7 +195,7 @@ def test_a_folder_that_vanishes_or_is_malformed_is_said_and_the_others_go_on(tmp
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(UsageError, match="is not a folder"):
+    with pytest.raises(UsageError, match="does not exist"):
         Live(tmp_path / "nowhere")
 
 

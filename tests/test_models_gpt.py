@@ -5,6 +5,7 @@ from __future__ import annotations
 import cmath
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -401,3 +402,22 @@ def test_a_model_and_an_alphabet_that_disagree_are_not_saved(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="7 tokens, its alphabet gives 21"):
         save_gpt(tmp_path / "model.safetensors", GPT(SMALL), TOKENS)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("packged", "there is no model 'packged': did you mean 'packaged'?"),
+        ("smolm2", "did you mean 'smollm2'?"),
+        ("runs/plain", "runs/plain does not exist: give a run folder"),  # runs is a folder here
+        ("./plain", "./plain does not exist"),
+        ("out/checkpoint-800/average", "out/checkpoint-800/average does not exist"),
+        ("/nowhere", "/nowhere does not exist"),
+    ],
+)
+def test_a_path_that_is_not_there_is_not_asked_of_the_hub(name, said, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("equipoise.models.pretrained.load_transformers", lambda *_, **__: pytest.fail("asked the hub"))
+    with pytest.raises(UsageError, match=re.escape(said)):
+        load_model(name)

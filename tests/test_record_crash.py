@@ -20,17 +20,23 @@ from equipoise.rollouts.writer import RunWriter
 
 ROWS = 24
 
+ROW = '{"prompt_id": "p", "sample_index": i, "token_ids": tokens}'
+NOUN = """Rollout(
+    "run", "train", None, "g", i, Problem("p", None, "q"), Completion("", token_ids=tokens), Grade(None, "wrong", 0.0)
+)"""
+
 # Writes steps for ever, each with the same number of rows whose tokens all equal the step.
 ENDLESS = f"""
 import sys
 from itertools import count
 import numpy as np
+from equipoise.base import Completion, Grade, Problem, Rollout
 from equipoise.rollouts.run import RunInfo
 from equipoise.rollouts.writer import RunWriter
 writer = RunWriter(sys.argv[1], RunInfo("test", run_id="run"))
 for step in count(int(sys.argv[2])):
     tokens = np.full(2000, step, dtype=np.int32)
-    writer.write([{{"prompt_id": "p", "sample_index": i, "token_ids": tokens}} for i in range({ROWS})], step=step)
+    writer.write([GIVEN for i in range({ROWS})], step=step)
     writer.log(step, {{"entropy": step / 2, "pad": "x" * 500}})
     writer.vocab({{step: str(step)}})
     print("ready", flush=True)
@@ -43,10 +49,11 @@ def start(script, *arguments):
     return child
 
 
-def test_a_killed_writer_leaves_whole_parts_and_the_run_goes_on(tmp_path):
+@pytest.mark.parametrize("given", [ROW, NOUN], ids=["rows", "rollouts"])
+def test_a_killed_writer_leaves_whole_parts_and_the_run_goes_on(given, tmp_path):
     rng = random.Random(7)
     for kill in range(6):
-        child = start(ENDLESS, tmp_path, kill * 10_000)
+        child = start(ENDLESS.replace("GIVEN", given), tmp_path, kill * 10_000)
         time.sleep(rng.uniform(0.0, 0.2))
         child.send_signal(signal.SIGKILL)
         child.wait()

@@ -261,6 +261,15 @@ def test_a_run_is_written_out_in_pieces_when_memory_is_short(tmp_path, monkeypat
     assert all(r["reward"] % 3 == r["step"] for r in found)
 
 
+def test_a_part_too_large_for_memory_is_written_page_by_page_with_the_same_bytes(tmp_path, monkeypatch):
+    rollouts = [rollout(1, 0, i) for i in range(4)]
+    RunWriter(tmp_path / "a", INFO).write(rollouts)
+    monkeypatch.setattr(writing, "BUFFERED_BYTES", 0)
+    RunWriter(tmp_path / "b", INFO).write(rollouts)
+    (one,), (other,) = (list_parts(tmp_path / name) for name in "ab")
+    assert one.path.read_bytes() == other.path.read_bytes()
+
+
 def test_columns_of_other_types_in_our_layout_are_read_too(tmp_path):
     home = tmp_path / "rollouts" / "step=000004"
     home.mkdir(parents=True)

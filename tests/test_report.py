@@ -337,6 +337,16 @@ def test_several_runs_stand_side_by_side_and_are_told_apart(tmp_path) -> None:
     assert [run.name for run in same.runs] == [str(EXAMPLES / "healthy.parquet")] * 2
 
 
+def test_a_run_judged_at_another_k_is_not_called_unmeasured() -> None:
+    made = report([EXAMPLES / "too-little.parquet", EXAMPLES / "collapse.parquet"])
+    assert [run.diagnosis.use for run in made.runs] == ["search, k = 2", "search, k = 8"]
+    table = made.to_html().partition('id="overview-title"')[2].partition("</section>")[0]
+    row = table.partition(">pass@2<")[2].partition("</tr>")[0]
+    assert "no interval, n = 4</span>" in row
+    assert row.endswith("<td>judged for search, k = 8; -k sets one k for all</td>")
+    assert "not measured" not in row
+
+
 def test_a_study_gets_its_frontier_and_paired_arms() -> None:
     folder = ROOT / "studies" / "results" / "collapse-cpu"
     made = report(folder)

@@ -18,9 +18,9 @@ from equipoise.lab.measure_thinker import (  # noqa: E402
     _against_parallel,
     _entropy,
     _fall,
-    _found_at,
     _votes,
     answer_after,
+    found_at,
     measure_thinker,
     think_long,
 )
@@ -53,7 +53,7 @@ def test_rows_are_padded_on_the_right_and_padding_is_not_learnt():
 
 def test_every_demonstration_comes_once_before_one_comes_twice_in_batches_of_a_bounded_size():
     expected = sorted(tuple(encode(trace)[0]) for trace in recipe.all_traces(SMALL))
-    seen, batches = [], draw_batches(SMALL)
+    seen, batches = [], draw_batches(SMALL, TOKENS, context=SMALL.context)
     while len(seen) < 60:
         ids_BS, real_BS, _ = next(batches)
         assert ids_BS.numel() <= 600 or len(ids_BS) == 1
@@ -69,7 +69,7 @@ def test_equal_recipes_give_equal_weights_and_only_what_is_learnt_moves_them(mon
     # At the start every token is about as likely as any other.
     assert heard[0].loss == pytest.approx(math.log(TOKENS.size - 1), abs=0.15)
     rows = [([5, 6, 7, 8], [False, False, True, False])]
-    monkeypatch.setattr(recipe, "draw_batches", lambda _: iter([pad_right(rows)] * 30))
+    monkeypatch.setattr(recipe, "draw_batches", lambda *_, **__: iter([pad_right(rows)] * 30))
     model, losses = train_thinker(replace(SMALL, steps=30, lr=1e-2), every=1)
     assert losses[-1].loss < 0.3  # one token to learn, and it is learnt
     ids = torch.tensor([[5, 6, 7, 8]])
@@ -128,9 +128,9 @@ def test_answers_come_after_so_much_of_the_thought(wild, monkeypatch):
 def test_where_a_right_expression_first_stood():
     task = find_task(TASK)
     problem = task.pose([1, 2, 3], 6)
-    assert _found_at(task, problem, "1+2=3,1*2*3=7,3+2+1=6") == len("1+2=3,1*2*3=7")  # its value was misread
-    assert _found_at(task, problem, "3+2+1") is None  # it never said what it comes to
-    assert _found_at(task, problem, "3-2+1=2,") is None
+    assert found_at(task, problem, "1+2=3,1*2*3=7,3+2+1=6") == len("1+2=3,1*2*3=7")  # its value was misread
+    assert found_at(task, problem, "3+2+1") is None  # it never said what it comes to
+    assert found_at(task, problem, "3-2+1=2,") is None
 
 
 def test_entropy_and_votes_by_hand():

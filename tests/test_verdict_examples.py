@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from functools import cache
+from html import escape
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ from equipoise.cli.main import app
 from equipoise.lab.make_examples import make_examples
 from equipoise.lab.synthetic import World
 from equipoise.lab.verdict_examples import BASE, EXAMPLES, diagnose_examples, example_path
+from equipoise.views.card import verdict_card
 
 
 @cache
@@ -52,6 +54,26 @@ def test_the_diagnosis_is_the_label(example):
     assert found.verdict == example.label
     assert (found.confidence is None) == (found.verdict == "not enough data")
     assert found.n_prompts == example.world.problems
+
+
+def test_a_card_has_one_line_for_a_host_and_says_which_need_equipoise():
+    hosts = {
+        name: [line.partition(": ")[0] for line in (*found.prescription.lines, *found.prescription.next_lines)]
+        for name, (_, found) in diagnoses().items()
+    }
+    own = ["trl", "verl", "equipoise"]
+    assert hosts["collapse"] == own
+    # The lines of the next training are for hosts that have none for now.
+    assert hosts["inflation"] == ["gateway", "openai", "trl, with equipoise", "verl, with equipoise", "equipoise"]
+    assert hosts["both"] == [*own, "gateway", "openai"]
+    assert hosts["healthy"] == []
+    found = diagnoses()["inflation"][1]
+    page = verdict_card(found, anchor="a")
+    shown = CliRunner().invoke(app, ["demo", "--cards"], env={"COLUMNS": "1000"}).stdout
+    for line in found.prescription.next_lines:
+        mark, _, pasted = line.partition(": ")
+        assert f"      {line}\n" in shown
+        assert f'<p class="fine">{mark}</p><pre><code>{escape(pasted)}</code></pre>' in page
 
 
 def test_the_command_shown_prints_the_same_verdict():

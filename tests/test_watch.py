@@ -89,7 +89,7 @@ def test_a_log_alone_is_enough(equipoise, tmp_path):
 
 @pytest.mark.parametrize(
     ("make", "says"),
-    [(lambda p: None, "is not a folder"), (lambda p: p.mkdir(), "holds no run"), (lambda p: [write_log(p / n, curve(1)) for n in "ab"], "holds 2 runs")],
+    [(lambda p: None, "does not exist"), (lambda p: p.mkdir(), "holds no run"), (lambda p: [write_log(p / n, curve(1)) for n in "ab"], "holds 2 runs")],
 )  # fmt: skip
 def test_what_is_no_single_run_is_one_line(equipoise, tmp_path, make, says):
     make(tmp_path / "x")
@@ -192,7 +192,7 @@ def test_piped_it_prints_lines_until_it_is_interrupted(tmp_path):
 
 
 def test_dash_says_what_is_wrong_in_one_line(equipoise, tmp_path, monkeypatch):
-    assert "is not a folder" in equipoise("dash", tmp_path / "nowhere").err
+    assert "does not exist" in equipoise("dash", tmp_path / "nowhere").err
     assert "unknown use" in equipoise("dash", tmp_path, "--use", "nonsense").err
     monkeypatch.setenv("EQUIPOISE_DASH_TOKEN", "short")
     assert "EQUIPOISE_DASH_TOKEN" in equipoise("dash", tmp_path).err

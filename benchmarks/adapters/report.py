@@ -1,4 +1,4 @@
-"""README.md from results.json: python -m benchmarks.adapters.report."""
+"""README.md from results.json and capture_cost.json: python -m benchmarks.adapters.report."""
 
 from __future__ import annotations
 
@@ -65,7 +65,22 @@ def answer(result: dict[str, Any]) -> str:
     return " ".join(words)
 
 
-def page(result: dict[str, Any]) -> str:
+def cost_of(found: dict[str, Any]) -> list[str]:
+    """What the thread costs a step, from capture_cost.json."""
+
+    def told(name: str) -> str:
+        each = found[name]
+        return f"{each['median']:.1f} ms ({each['q10']:.1f} to {each['q90']:.1f})"
+
+    return [
+        "",
+        f"That thread needs {told('thread_cpu_ms')} of CPU time for a step's {found['prompts']} × {found['samples']} completions of {found['tokens']} "
+        f"tokens, and holds a thread that launches small operations all along up by {told('held_up_ms')}; handing over takes the training "
+        f"thread {told('handing_over_ms')}. Median and 10 to 90 % of {found['steps']} steps without a trainer, one core of a shared {found['device']}.",
+    ]
+
+
+def page(result: dict[str, Any], cost: dict[str, Any]) -> str:
     arms = by_arm(result)
     first = next(iter(arms.values()))
     versions = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
@@ -95,11 +110,19 @@ def page(result: dict[str, Any]) -> str:
             f"Of a step with the capture {found['training_thread_share']:.2%} is spent by the training thread in it; the rest is written by another thread. "
             f"The time of steps with it differs by {found['overhead']:+.1%} from those without (95 % {low:+.1%} to {high:+.1%}, bootstrap over {found['steps_on']} steps "
             f"with and {found['steps_off']} without, in blocks of one run; {found['completions']} completions of {found['tokens']} tokens, median "
-            f"{found['median_seconds_off']:.2f} s a step).",
+            f"{found['median_seconds_off']:.2f} s a step). {found.get('note', '')}".rstrip(),
         ]
-    command = f"PYTHONPATH=src:. python -m benchmarks.adapters.trl_run {' '.join(result['arguments'])}"
-    return "\n".join([*lines, "", "Made by", "", f"    {command}", "    python -m benchmarks.adapters.report", ""])
+    lines += cost_of(cost)
+    alone = [result["overhead"]["arguments"]] if "arguments" in result.get("overhead", {}) else []  # its own run
+    commands = [
+        *(f"PYTHONPATH=src:. python -m benchmarks.adapters.trl_run {' '.join(arguments)}" for arguments in alone),
+        f"PYTHONPATH=src:. python -m benchmarks.adapters.trl_run {' '.join(result['arguments'])}",
+        "PYTHONPATH=src:. python -m benchmarks.adapters.capture_cost --json benchmarks/adapters/capture_cost.json",
+        "python -m benchmarks.adapters.report",
+    ]
+    return "\n".join([*lines, "", "Made by", "", *(f"    {command}" for command in commands), ""])
 
 
 if __name__ == "__main__":
-    (HERE / "README.md").write_text(page(json.loads((HERE / "results.json").read_text())))
+    result, cost = (json.loads((HERE / name).read_text()) for name in ("results.json", "capture_cost.json"))
+    (HERE / "README.md").write_text(page(result, cost))

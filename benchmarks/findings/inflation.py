@@ -1,9 +1,12 @@
 """Variance inflation: accuracy and answer entropy of a model that is made to think on, against votes of the same tokens; and after RLCR.
 
     python -m benchmarks.findings.inflation          the tables: the packaged model from benchmarks/thinker/results.json, the others from
-                                                     studies/results/{two-loops,confidence-thinker}/thinking.parquet where they are
+                                                     studies/results/{two-loops,confidence-thinker,inflation-smollm2}/thinking.parquet
+                                                     where they are
     python -m benchmarks.findings.inflation make     trains studies/confidence-thinker.toml where it is not trained yet, and asks its policies:
                                                      some 4 minutes of an H200, 1 after confidence make --thinker
+
+The language model is taught and asked by `benchmarks.findings.inflation_smollm2`.
 
 For the packaged model only the mean of a vote is on record, not its value on every problem: the interval of its difference takes the vote's
 variance at its bound, p (1 − p) / n, and no credit for the pairing. It is wider than a paired one.
@@ -19,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.findings import confidence
+from benchmarks.findings import confidence, inflation_smollm2
 from benchmarks.findings.outcomes import Cells, arms_of, told
 from benchmarks.findings.policies import Row, ask_all, asked, load_study, policies_of, read_rows
 from benchmarks.findings.studied import Floats, table
-from benchmarks.findings.thinking import KEY, Thinking, best_vote, think
+from benchmarks.findings.thinking import KEY, Thinking, think, vote_against
 from equipoise.lab.study_numbers import difference
 
 PACKAGED = Path(__file__).resolve().parents[1] / "thinker" / "results.json"
@@ -103,8 +106,7 @@ class Inflated:
         return np.asarray(self.values(arm, "forced", name) - self.values(arm, "own", name))
 
     def row(self, arm: str) -> tuple[str, ...]:
-        tokens = self.cells.mean((arm, self.temperature, "tune", "forced", self.longest), "tokens")
-        vote = best_vote(self.cells, arm, self.temperature, tokens, samples=self.samples)
+        vote = vote_against(self.cells, arm, self.temperature, ("forced", self.longest), samples=self.samples)
         voted = self.cells.values((arm, self.temperature, "test", vote.mode, vote.cap), f"maj@{vote.n}")
         cap = "own end" if vote.mode == "own" else str(vote.cap)
         return (
@@ -158,6 +160,9 @@ def main() -> None:
     ):
         if path.exists():
             print(f"\n{words}\n\n{trained(read_rows(path), pair)}")
+    language = inflation_smollm2.Taught().out / FILE
+    if language.exists():
+        print(f"\nSmolLM2\n\n{inflation_smollm2.tables(read_rows(language))}")
 
 
 if __name__ == "__main__":

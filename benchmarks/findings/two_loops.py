@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.findings.outcomes import Cells, arms_of, told
 from benchmarks.findings.policies import Row, ask_all, asked, load_study, policies_of, read_rows, run_study
 from benchmarks.findings.studied import Floats, table
-from benchmarks.findings.thinking import KEY, Thinking, Vote, best_vote, think
+from benchmarks.findings.thinking import KEY, Thinking, Vote, think, vote_against
 from equipoise.lab.study_config import BASE
 from equipoise.lab.study_numbers import difference, mean_over
 
@@ -36,8 +36,7 @@ class Loops:
         self.votes = {arm: self._vote(arm) for arm in self.arms}
 
     def _vote(self, arm: str) -> Vote:
-        tokens = self.cells.mean((arm, self.temperature, "tune", "forced", OVERLONG), "tokens")
-        return best_vote(self.cells, arm, self.temperature, tokens, samples=self.samples)
+        return vote_against(self.cells, arm, self.temperature, ("forced", OVERLONG), samples=self.samples)
 
     def key(self, arm: str, way: str) -> tuple[object, ...]:
         """`way`: own, overlong or parallel."""

@@ -160,8 +160,9 @@ class Prescription:
     method: str | None  # None: nothing to change
     why: str
     settings: Mapping[str, Mapping[str, Any] | None]
-    lines: tuple[str, ...] = ()  # the same, as a person would paste them
+    lines: tuple[str, ...] = ()  # one per host, as a person would paste it; "trl, with equipoise: …" needs our adapter
     next_round: tuple[str, ...] = ()  # what the next training or serving round should change too
+    next_lines: tuple[str, ...] = ()  # its first item to paste, for hosts that have no line yet
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"settings": {host: None if s is None else dict(s) for host, s in self.settings.items()}}

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+MOST_LISTED = 24  # names after "known are" where a near one can be offered
+
 
 class UsageError(ValueError):
     """Bad input: the message says what was asked, what was found and what would work."""
@@ -41,5 +43,7 @@ def unknown_name(what: str, asked: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is not in a table, with the nearest names that are."""
     known = sorted(known)
     close = get_close_matches(asked, known, n=1)
+    if close and len(known) > MOST_LISTED:  # a screen full of names would hide the one that was meant
+        return UsageError(f"unknown {what} '{asked}': did you mean '{close[0]}'? {len(known)} are known")
     hint = f"did you mean '{close[0]}'? " if close else ""
     return UsageError(f"unknown {what} '{asked}': {hint}known are {', '.join(known)}")

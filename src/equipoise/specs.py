@@ -41,3 +41,8 @@ def read_value(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def write_spec(name: str, settings: Mapping[str, Any]) -> str:
+    """What `read_spec` reads: `clip_cov:share=0.0002,low=1`."""
+    return ":".join(filter(None, (name, ",".join(f"{key}={value}" for key, value in settings.items()))))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import shlex
 from pathlib import Path
 
 import pytest
 
 from equipoise.catalogue.hosts import OPENAI, TRL, VERL
+from equipoise.catalogue.paste import paste_for
 from equipoise.catalogue.settings import as_lines, settings_for
 from equipoise.catalogue.table import methods
 
@@ -30,6 +32,7 @@ VALUES = {
     "adaptive_entropy.min": 1e-5,
     "adaptive_entropy.start": 5e-4,
     "forking.share": 0.25,
+    "constant_length.length": 1001,
     "kl.coef": 0.03,
     "clip_cov.share": 3e-4,
     "clip_cov.low": 1.5,
@@ -94,6 +97,33 @@ def test_trl_takes_each_method_as_prescribed(trl, tmp_path, name):
     (call,) = (node.value for node in ast.parse(as_lines("trl", settings)[0]).body)
     assert call.func.id == "GRPOConfig"
     assert {word.arg: ast.literal_eval(word.value) for word in call.keywords} == settings
+
+
+def with_equipoise(host: str) -> list[str]:
+    """Methods that only our adapter brings the host."""
+    return [m.name for m in methods() if (found := paste_for(m, host)) is not None and found.needs]
+
+
+# Reward functions are made in tests/test_paste.py and run in test_trl_adapter_rewards.py.
+EXPLORED = [name for name in with_equipoise("trl") if "explore(" in paste_for(name, "trl").lines[0]]
+
+
+@pytest.mark.parametrize("name", EXPLORED)
+def test_trl_runs_a_step_of_each_method_that_our_adapter_brings_as_printed(trl, tmp_path, name):
+    from trl_runs import figures, make
+
+    from equipoise.adapters.trl import explore
+
+    def accuracy_reward(completions, **columns):
+        return [float(text[-1:] > "a") for text in completions]
+
+    (line,) = paste_for(name, "trl").lines
+    call = ast.parse(line.replace("…, ", ""), mode="eval").body
+    given = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    size = {"num_generations": 8, "max_steps": 1}  # PKPO's k
+    trainer = make(tmp_path, explore(trl.GRPOTrainer), rewards=[accuracy_reward], given=given, **size)
+    trainer.train()
+    assert len(figures(trainer)) == 1
 
 
 def test_trl_is_on_policy_by_default_and_its_adaptive_defaults_are_far_from_the_paper_s(trl, tmp_path):
@@ -163,6 +193,27 @@ def test_verl_takes_each_method_as_prescribed(verl, name):
         for prefix, typed in (("actor_rollout_ref.actor.", actor), ("algorithm.", algorithm)):
             if key.startswith(prefix):
                 assert _attribute(typed, key.removeprefix(prefix)) == value
+
+
+@pytest.mark.parametrize("name", with_equipoise("verl"))
+def test_verl_takes_each_method_that_our_plug_in_brings_as_printed(verl, name):
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+    from verl.trainer.ppo.reward import resolve_reward_manager_cls
+
+    from equipoise.adapters.verl import register
+    from equipoise.adapters.verl_settings import given_settings
+    from equipoise.catalogue.verl_keys import ENV, TERMS, added_keys
+
+    register()
+    config = composed(*shlex.split(" ".join(paste_for(name, "verl").lines)))
+    row = next(method for method in methods() if method.name == name)
+    wanted = added_keys(row, row.settings)
+    found = {key: selected(config, key) for key in wanted}
+    assert found | ({TERMS: list(found[TERMS])} if TERMS in found else {}) == wanted
+    assert callable(get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode))
+    assert callable(get_adv_estimator_fn(config.algorithm.adv_estimator))
+    assert resolve_reward_manager_cls(config)
+    assert set(given_settings(wanted.get(ENV, ""))) <= {name}
 
 
 def _attribute(value, path: str):

@@ -203,6 +203,8 @@ def _info(trainer: Any, run_id: str, specs: Sequence[str]) -> RunInfo:
         *("entropy_coef", "use_adaptive_entropy", "top_entropy_quantile", "mask_truncated_completions", "use_vllm"),
     )
     told: dict[str, Any] = {name: getattr(args, name, None) for name in names}
+    if trainer.average is not None:
+        told["average"] = trainer.average.decay
     exact = {
         "estimator": "exact, full softmax",
         "temperature": args.temperature,

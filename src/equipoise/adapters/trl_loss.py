@@ -18,24 +18,12 @@ from torch import Tensor
 
 from equipoise.adapters.trl_plan import Exploration
 from equipoise.catalogue.build import build, read_spec
+from equipoise.catalogue.paste import LOSS_GETS
 from equipoise.errors import UsageError
 from equipoise.objectives.batch import TokenBatch
 from equipoise.objectives.compose import Chosen, Objective, compose
 
-# What TRL gives, as the fields of a TokenBatch; the marks are read from the texts.
-FED = frozenset(
-    (
-        "logp_BT",
-        "old_logp_BT",
-        "adv_BT",
-        "mask_BT",
-        "entropy_BT",
-        "ref_logp_BT",
-        "ref_kl_BT",
-        "planning_BT",
-        "answer_BT",
-    )
-)
+# Of what TRL gives (LOSS_GETS) these are read from the texts.
 MARKS = ("planning_BT", "answer_BT")
 GIVEN = "given_weights"  # the weight under which the entropy budget's own token weights enter
 KEY = "equipoise/"  # what we put into TRL's batch, which it shuffles and splits with the rest
@@ -57,7 +45,9 @@ def build_objective(ours: Exploration) -> Objective:
         regularisers=list(map(build, ours.regularisers)),
     )
     for part in objective.parts:
-        lacking = [name for name, required in part.inputs.items() if required and name not in FED | {"step_tokens"}]
+        lacking = [
+            name for name, required in part.inputs.items() if required and name not in LOSS_GETS | {"step_tokens"}
+        ]
         if lacking:
             raise UsageError(
                 f"{part.name} needs {', '.join(lacking)}, and TRL gives log-probs and entropies of the tokens alone"

@@ -13,14 +13,16 @@ from equipoise.catalogue.build import read_spec
 from equipoise.catalogue.lint import lint
 from equipoise.catalogue.settings import SLOTS, settings_for
 from equipoise.catalogue.setup import Setup
-from equipoise.catalogue.table import find_method
+from equipoise.catalogue.table import find_method, methods
 from equipoise.errors import UsageError
 
 # The loss types that read epsilon and epsilon_high as distances from 1.
 CLIPPING = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 
 # Our reductions as loss types; `constant_length` is 'dr_grpo' where its length is max_completion_length.
-LOSS_TYPES = {"token_mean": "dapo", "sequence_mean": "grpo", "sequence_sum": "luspo", "constant_length": "dr_grpo"}
+LOSS_TYPES: Mapping[str, str] = {
+    row.name: row.hosts["trl"]["loss_type"] for row in methods() if row.kind == "reduction"
+}
 
 # Kinds that have no place in this host, and what takes their part.
 _ELSEWHERE = {

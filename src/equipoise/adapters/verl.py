@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from equipoise.adapters.group_rows import group_advantages
 from equipoise.adapters.host_objective import policy_losses
 from equipoise.adapters.versions import check_version
-
-PREFIX = "equipoise_"
+from equipoise.catalogue.verl_keys import PREFIX
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,26 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from equipoise.adapters.group_rows import group_advantages
-from equipoise.adapters.host_objective import policy_losses
-from equipoise.adapters.outcome_board import INPUTS, workers_needed
-from equipoise.adapters.verl_settings import VARIABLE, key_in_verl
 from equipoise.catalogue.base import Method
 from equipoise.catalogue.hosts import VERL
 from equipoise.catalogue.settings import settings_for
-from equipoise.catalogue.table import find_method, is_built, methods
+from equipoise.catalogue.table import find_method, methods
+from equipoise.catalogue.verl_keys import added_keys
 from equipoise.errors import UsageError
 from equipoise.files import atomic_write, make_folder
 
 GROUP = 16  # completions per prompt: verl's own default of 1 has nothing to compare
-_LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
-_ENV = f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}"
-_BATCH = 1024  # verl's default of data.train_batch_size
-_MANAGER = {
-    "reward.reward_manager.source": "importlib",
-    "reward.reward_manager.module.path": "pkg://equipoise.adapters.verl_rewards",
-    "reward.reward_manager.name": "ExplorationRewards",
-}
 
 
 def offered() -> tuple[str, ...]:
@@ -86,30 +75,8 @@ def _keys(row: Method) -> dict[str, Any]:
     if own:
         longest = {"data.max_response_length": row.settings["limit"]} if "limit" in row.settings else {}
         return base | longest | own
-    if row in policy_losses():
-        return base | _of_ours(row, {_LOSS: f"equipoise_{row.name}"})
-    if row in group_advantages():
-        return base | _of_ours(row, {"algorithm.adv_estimator": f"equipoise_{row.name}"})
-    if row.kind in ("bonus", "reward") and set(row.inputs) <= {*INPUTS, "format_ok_PG"} and is_built(row):
-        terms = {"reward.reward_kwargs.equipoise.terms": [_spec(row.name, row.settings)]}
-        room = {"reward.num_workers": workers_needed(_BATCH * GROUP)}
-        return base | {"algorithm.norm_adv_by_std_in_grpo": False} | _MANAGER | terms | room
-    return {}
-
-
-def _of_ours(row: Method, keys: dict[str, Any]) -> dict[str, Any]:
-    rest = {}
-    for name, value in row.settings.items():
-        key = key_in_verl(row.name, name)
-        if key is None:
-            rest[name] = value
-        else:
-            keys[key] = value
-    return keys | ({_ENV: _spec(row.name, rest)} if rest else {})
-
-
-def _spec(name: str, settings: Mapping[str, Any]) -> str:
-    return ":".join(filter(None, (name, ",".join(f"{key}={value}" for key, value in settings.items()))))
+    added = added_keys(row, row.settings)
+    return base | added if added else {}
 
 
 def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:

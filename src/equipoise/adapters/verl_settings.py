@@ -26,21 +26,11 @@ from typing import Any
 
 from equipoise.catalogue.base import Method
 from equipoise.catalogue.build import build, read_spec
-from equipoise.catalogue.hosts import VERL
 from equipoise.catalogue.table import find_method
+from equipoise.catalogue.verl_keys import VARIABLE, key_in_verl
 from equipoise.errors import UsageError
 
-VARIABLE = "EQUIPOISE_VERL"
 _ACTOR = "actor_rollout_ref.actor."
-_MORE = {
-    "dual_clip.cap": f"{_ACTOR}clip_ratio_c"
-}  # part of verl's own loss, so no option that a prescription would name
-
-
-def key_in_verl(method: str, setting: str) -> str | None:
-    """verl's own key for a setting of a method's loss, None where it has none."""
-    own = VERL.settings.get(f"{method}.{setting}") or VERL.settings.get(setting)
-    return own.key if own is not None else _MORE.get(f"{method}.{setting}")
 
 
 def given_settings(text: str | None = None) -> dict[str, dict[str, Any]]:

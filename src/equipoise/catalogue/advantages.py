@@ -151,6 +151,7 @@ ADVANTAGES: tuple[Method, ...] = (
             _RAW,
             "verl: the metric must be 'reward' or a key of the dict that the reward function returns, else the run stops",
             "verl: only the v1 trainer filters (trainer.use_v1, the default); max_num_gen_batches is ignored there",
+            "TRL, with our adapter: groups are dropped and no others are drawn for them",
         ),
         status="neutral",
         results=("studies/results/collapse",),

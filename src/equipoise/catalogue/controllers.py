@@ -76,7 +76,7 @@ CONTROLLERS: tuple[Method, ...] = (
         traps=(
             "ours, on the paper's identity: exact for one softmax, in a network a proxy; look at the correlation that it reports",
             "limits spending only: entropy that rises by itself is left alone",
-            "needs the sum Σp²(ln p + H) at every position; no host gives it, models.token_stats does",
+            "needs the sum Σp²(ln p + H) at every position, which no host gives: our TRL adapter makes one more forward pass for it",
             "free for the first steps, until the scale between predicted and realised change is known",
             _TEMPERATURE,
         ),

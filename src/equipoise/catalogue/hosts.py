@@ -24,6 +24,7 @@ TRL = Host(
         "adaptive_entropy.min": Setting("entropy_coef_min"),
         "adaptive_entropy.start": Setting("entropy_coef"),
         "forking.share": Setting("top_entropy_quantile", "the share kept; quantile over the current micro-batch"),
+        "constant_length.length": Setting("max_completion_length", "what loss_type='dr_grpo' divides by"),
         "kl.coef": Setting("beta", "k3 estimate, times the ratio unless use_bias_correction_kl=False"),
         "temperature": Setting("temperature"),
         "group_size": Setting("num_generations"),

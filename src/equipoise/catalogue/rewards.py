@@ -136,6 +136,7 @@ REWARDS: tuple[Method, ...] = (
             "the prompt must ask for a confidence; one outside 0 to 1 is malformed, and what that costs is ours",
             "a log score instead pays for a deliberately wrong answer; so does a weight above 1, which is refused",
             "advantages without division by the group's standard deviation, as in the paper: group_mean",
+            "in equipoise train and verl it is added to the task's own 1 for right, so that correctness counts twice: 2y − weight · (q − y)²",
             "responses grew from 415 to 1170 tokens on HotpotQA; on GSM8K the calibration error got worse, .048 to .119",
         ),
     ),

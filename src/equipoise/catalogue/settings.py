@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from shlex import quote
 from typing import Any
 
 from equipoise.catalogue.base import Host, Method
 from equipoise.catalogue.table import find_host, find_method, hosts_of
 from equipoise.errors import UsageError, unknown_name
+from equipoise.specs import write_spec
 
 # Where a method of a kind goes in our own recipe.
 SLOTS = {
@@ -25,6 +28,7 @@ SLOTS = {
     "data": "demonstrations",  # learnt by imitation, beside the policy gradient
 }
 _ONE = ("surrogate", "reduction", "advantage", "curriculum")  # slots that hold one method
+_UNQUOTED = re.compile(r"[\w/:.+-]+")
 
 
 def settings_for(method: Method | str, host: str, **values: Any) -> dict[str, Any]:
@@ -59,7 +63,7 @@ def as_lines(host: str, settings: Mapping[str, Any]) -> list[str]:
     if place.name == "trl":
         return [f"GRPOConfig({_arguments(settings)})"]
     if place.name == "verl":
-        return [f"{key}={_hydra(value)}" for key, value in settings.items()]
+        return [_override(key, value) for key, value in settings.items()]
     if place.name == "equipoise":
         return [f'eq.recipe("grpo", {_arguments(settings)})']
     return [f"client.chat.completions.create(…, {_arguments(_nested(settings))})"]
@@ -67,7 +71,7 @@ def as_lines(host: str, settings: Mapping[str, Any]) -> list[str]:
 
 def _by_name(method: Method, host: Host, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Our own hosts take a method as on the command line: `forking:share=0.2`."""
-    spec = ":".join(filter(None, (method.name, ",".join(f"{name}={value}" for name, value in chosen.items()))))
+    spec = write_spec(method.name, chosen)
     if host.name == "gateway":
         return {host.settings["strategy"].key: spec}
     slot = SLOTS[method.kind]
@@ -90,10 +94,18 @@ def _arguments(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value!r}" for key, value in settings.items())
 
 
+def _override(key: str, value: Any) -> str:
+    """An override as it is typed in a shell, which would take away the quotes that Hydra is to see, and may look for files by brackets."""
+    line = f"{key}={_hydra(value)}"
+    return quote(line) if set('"[') & set(line) else line
+
+
 def _hydra(value: Any) -> str:
-    """A value in Hydra's override grammar."""
+    """A value in Hydra's override grammar: a text with a comma or an equals sign in it stands in quotes."""
     if value is None:
         return "null"
     if isinstance(value, list | tuple):
         return f"[{','.join(_hydra(item) for item in value)}]"
+    if isinstance(value, str) and not _UNQUOTED.fullmatch(value):
+        return f'"{value}"'
     return str(value)

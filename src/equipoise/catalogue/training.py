@@ -404,6 +404,7 @@ TRAINING: tuple[Method, ...] = (
         target="equipoise.objectives.reduce:token_mean",
         settings={},
         paper="2503.14476",
+        hosts={"trl": {"loss_type": "dapo"}},
         traps=(_COUNTS,),
         equation="sum over tokens / tokens of the step",
         inputs=("step_tokens",),
@@ -416,6 +417,7 @@ TRAINING: tuple[Method, ...] = (
         target="equipoise.objectives.reduce:sequence_mean",
         settings={},
         paper="2402.03300",
+        hosts={"trl": {"loss_type": "grpo"}},
         traps=(
             _COUNTS,
             "rewards short right answers and long wrong ones: a long wrong answer is blamed less per token",
@@ -432,6 +434,7 @@ TRAINING: tuple[Method, ...] = (
         target="equipoise.objectives.reduce:sequence_sum",
         settings={},
         paper="2503.20783",
+        hosts={"trl": {"loss_type": "luspo"}},
         traps=(_COUNTS, "grows with the length of completions: the learning rate changes its meaning with it"),
         equation="sum over tokens / completions of the step",
         inputs=("step_sequences",),
@@ -444,6 +447,7 @@ TRAINING: tuple[Method, ...] = (
         target="equipoise.objectives.reduce:constant_length",
         settings={"length": 4096},
         paper="2503.20783",
+        hosts={"trl": {"loss_type": "dr_grpo"}},
         traps=(
             "set the length to the run's generation limit",
             "verl divides by the padded width of the current tensor unless loss_scale_factor is set, so it drifts from batch to batch",

@@ -54,9 +54,11 @@ def print_card(found: Diagnosis, *, title: str | None = None) -> None:
     out.print(Text("  next action", style="bold"))
     out.print(Text(f"    {safe_text(found.prescription.why, 600)}"))
     for line in found.prescription.lines:
-        out.print(Text(f"    {safe_text(line, 300)}", style="cyan"))
-    for line in found.prescription.next_round:
+        out.print(Text(f"    {safe_text(line, 600)}", style="cyan"))
+    for number, line in enumerate(found.prescription.next_round):
         out.print(Text(f"    then: {safe_text(line, 300)}"))
+        for pasted in found.prescription.next_lines if number == 0 else ():
+            out.print(Text(f"      {safe_text(pasted, 600)}", style="cyan"))
 
 
 def _evidence(finding: Finding) -> Text:

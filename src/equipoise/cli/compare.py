@@ -74,7 +74,9 @@ def compare(
         typer.Option(metavar="OURS=THEIRS", help="names of the pool's columns, e.g. prompt_id=puzzle_idx"),
     ] = None,
     problems: Annotated[int, typer.Option(help="problems of the task", min=1)] = 20,
-    split: Annotated[str, typer.Option(help="of the task: train, tune, test or all")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="of the task: train, tune, test or all; default: all of a file, else test")
+    ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(help="of one completion of the model; default: the run's own, else 20 (others: 256)", min=1),

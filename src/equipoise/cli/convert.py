@@ -12,7 +12,11 @@ def convert(
     source: Annotated[Path, typer.Argument(help="rollouts or metrics of any known format")],
     target: Annotated[Path, typer.Argument(help="run folder to create; must not exist or be empty")],
     column: Annotated[
-        list[str] | None, typer.Option(help="OURS=THEIRS: name a column of a plain file, e.g. prompt_id=puzzle_idx")
+        list[str] | None,
+        typer.Option(
+            help="OURS=THEIRS: which column of the file to take, prompt_id=puzzle_idx; which reward of TRL or "
+            "verifiers is the verdict, correct=accuracy_reward"
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print only JSON on stdout")] = False,
 ) -> None:

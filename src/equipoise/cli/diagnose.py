@@ -26,7 +26,11 @@ def diagnose(
         float | None, typer.Option(help="a rollout is right from this reward on, where no verdict is recorded")
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(help="OURS=THEIRS: name a column of a plain file, e.g. prompt_id=puzzle_idx")
+        list[str] | None,
+        typer.Option(
+            help="OURS=THEIRS: which column of the file to take, prompt_id=puzzle_idx; which reward of TRL or "
+            "verifiers is the verdict, correct=accuracy_reward"
+        ),
     ] = None,
     fail_on: Annotated[
         list[str] | None,

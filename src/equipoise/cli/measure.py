@@ -29,7 +29,11 @@ def measure(
     ] = None,
     bins: Annotated[int, typer.Option(help="bins of the calibration error")] = 10,
     column: Annotated[
-        list[str] | None, typer.Option(help="OURS=THEIRS: name a column of a plain file, e.g. prompt_id=puzzle_idx")
+        list[str] | None,
+        typer.Option(
+            help="OURS=THEIRS: which column of the file to take, prompt_id=puzzle_idx; which reward of TRL or "
+            "verifiers is the verdict, correct=accuracy_reward"
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of resampling", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print only JSON on stdout")] = False,

@@ -30,19 +30,25 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="one method; default: all")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print only JSON on stdout")] = False,
 ) -> None:
-    """The methods that a prescription can name: loop, paper, settings, and the hosts that have them.
+    """All controls of training and all strategies of inference: equation, settings, hosts, paper and traps.
 
     Example: equipoise methods clip_cov
     """
     from dataclasses import asdict
 
+    from equipoise.catalogue.paste import pastes
     from equipoise.catalogue.table import find_method
     from equipoise.catalogue.table import methods as all_methods
     from equipoise.cli.show import console, print_json
 
     chosen = all_methods() if name is None else (find_method(name),)
     if as_json:
-        print_json({"schema": "equipoise.methods/1", "methods": [asdict(method) for method in chosen]})
+        rows = [
+            asdict(method)
+            | {"paste": {found.host: {"needs": found.needs, "lines": found.lines} for found in pastes(method)}}
+            for method in chosen
+        ]
+        print_json({"schema": "equipoise.methods/1", "methods": rows})
         return
     out = console()
     for line in _overview(chosen) if name is None else _page(chosen[0]):
@@ -50,19 +56,21 @@ def methods(
 
 
 def _overview(chosen: tuple[Method, ...]) -> list[str]:
-    from equipoise.catalogue.table import hosts_of
+    from equipoise.catalogue.paste import pastes
 
     width = max(len(method.name) for method in chosen)
-    return [
-        f"{method.name:<{width}}  {method.loop:<9}  {', '.join(hosts_of(method)) or '–':<10}  {method.about}"
-        for method in chosen
+    hosts = [", ".join(f"{found.host}{'*' if found.needs else ''}" for found in pastes(method)) for method in chosen]
+    hosts_width = max(map(len, hosts))
+    lines = [
+        f"{method.name:<{width}}  {method.loop:<9}  {where or '–':<{hosts_width}}  {method.about}"
+        for method, where in zip(chosen, hosts, strict=True)
     ]
+    return [*lines, "* with equipoise installed beside the trainer: pip install 'equipoise[trl]' or 'equipoise[verl]'"]
 
 
 def _page(method: Method) -> list[str]:
     """What it does, where that comes from, what to paste, and what to look out for."""
-    from equipoise.catalogue.settings import as_lines, settings_for
-    from equipoise.catalogue.table import hosts_of
+    from equipoise.catalogue.paste import pastes
 
     lines = [f"{method.name}: {method.about}", f"  loop      {method.loop}", f"  paper     {method.link}"]
     if method.equation:
@@ -70,8 +78,10 @@ def _page(method: Method) -> list[str]:
     if method.inputs:
         lines.append(f"  inputs    {', '.join(method.inputs)}")
     lines.append(f"  settings  {', '.join(f'{key} = {value}' for key, value in method.settings.items()) or 'none'}")
-    for host in hosts_of(method):
-        lines += [f"  {host:<8}  {line}" for line in as_lines(host, settings_for(method, host))]
+    for found in pastes(method):
+        if found.needs:
+            lines.append(f"  {found.host:<9} with equipoise ({found.needs}):")
+        lines += [f"  {found.host:<9} {line}" for line in found.lines]
     if method.lacking:
         lines.append(f"  train     not in equipoise train: it would need {method.lacking}")
     lines += [f"  acts only {what.replace('_', '-')}" for what in method.acts_only]

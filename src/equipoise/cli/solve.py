@@ -23,10 +23,10 @@ def solve(
         str, typer.Option(help="how the tokens are spent, e.g. majority:n=8; equipoise methods lists them")
     ] = "majority",
     budget: Annotated[
-        int | None, typer.Option(help="tokens that may be generated for one question; default: no limit", min=0)
+        int | None, typer.Option(help="tokens that may be generated for one question; default: no limit", min=1)
     ] = None,
     run_budget: Annotated[
-        int | None, typer.Option(help="tokens that may be generated for all questions together", min=0)
+        int | None, typer.Option(help="tokens that may be generated for all questions together", min=1)
     ] = None,
     problems: Annotated[int, typer.Option(help="problems of the task", min=1)] = 20,
     split: Annotated[

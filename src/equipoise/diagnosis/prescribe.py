@@ -9,17 +9,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Any
 
 from equipoise.base import Estimate, Prescription
 from equipoise.catalogue.hosts import HOSTS
 from equipoise.catalogue.lint import lint
+from equipoise.catalogue.paste import paste_for
 from equipoise.catalogue.settings import as_lines, settings_for
 from equipoise.catalogue.setup import Setup
 from equipoise.catalogue.table import find_method
 from equipoise.diagnosis.judge import Judgement
 
+# What the next training should change too, and why.
+NEXT = {
+    "brier": "reward stated confidence by its Brier score, so that long doubt does not pay",
+    "too_hard": "leave out samples that are never solved; they teach degenerate answers",
+}
 # 0.01 keeps pass@64 at nearly equal pass@1 where 0.001 and 0 lose it: https://arxiv.org/abs/2504.07912.
 KL_COEF = 0.01
 
@@ -30,34 +37,37 @@ def prescribe(found: Judgement, estimates: Mapping[str, list[Estimate]]) -> Pres
     if not failing:
         return _nothing(found)
     settings: dict[str, dict[str, Any]] = {}
-    why, later, method = [], [], None
+    now: dict[str, dict[str, Any]] = {}
+    why: list[str] = []
+    later: dict[str, dict[str, Any]] = {}
     if "training" in failing:
-        method = "kl"
+        now["kl"] = {"coef": KL_COEF}
         why.append(
             f"Entropy drains where it is needed: go back to the last checkpoint before the loss and train on with KL to the base model "
             f"(coefficient {KL_COEF:g}), which acts on every update, on-policy ones too."
         )
-        _merge(settings, "kl", coef=KL_COEF)
     if "inference" in failing:
         best, samples = _best_budget(estimates)
-        method = method or "majority"
+        now |= {"majority": {"n": samples}, "cap": {"tokens": best}}
+        later = {name: {} for name in NEXT}
         why.append(
             f"More thinking costs accuracy: cap it at {best:,} tokens a sample and spend the rest of the budget on "
             f"{samples} samples in parallel and a majority vote."
         )
-        _merge(settings, "majority", n=samples)
-        _merge(settings, "cap", tokens=best)
-        later.append(
-            "next training: reward stated confidence by its Brier score, so that long doubt does not pay (brier)"
-        )
-        later.append(
-            "next training: leave out samples that are never solved; they teach degenerate answers (too-hard filter)"
-        )
-    lines = [f"{host}: {' '.join(as_lines(host, chosen))}" for host, chosen in settings.items()]
+    for name, values in now.items():
+        _merge(settings, name, **values)
+    lines = {host: f"{host}: {' '.join(as_lines(host, chosen))}" for host, chosen in settings.items()}
+    lines |= _pasted(now, besides=lines)
+    next_lines = _pasted(dict(islice(later.items(), 1)), besides=lines)
     # What any OpenAI-compatible server takes, a gateway takes as well.
     settings.setdefault("gateway", settings.get("openai", {}))
     return Prescription(
-        method, " ".join(why), {host: settings.get(host) or None for host in HOSTS}, tuple(lines), tuple(later)
+        next(iter(now)),
+        " ".join(why),
+        {host: settings.get(host) or None for host in HOSTS},
+        tuple(lines.values()),
+        tuple(f"next training: {NEXT[name]} (equipoise methods {name})" for name in later),
+        tuple(next_lines.values()),
     )
 
 
@@ -76,6 +86,18 @@ def _merge(settings: dict[str, dict[str, Any]], name: str, **values: Any) -> Non
         found = settings_for(method, host, **values)
         if found and not _inert(name, values, host):
             settings.setdefault(host, {}).update(found)
+
+
+def _pasted(chosen: Mapping[str, Mapping[str, Any]], *, besides: Collection[str]) -> dict[str, str]:
+    """One line for each host that has none yet: the first of the methods that it, or our adapter inside it, runs and where it acts."""
+    found: dict[str, str] = {}
+    for name, values in chosen.items():
+        for host in HOSTS:
+            if host in besides or host in found or _inert(name, values, host):
+                continue
+            if (paste := paste_for(name, host, **values)) is not None:
+                found[host] = str(paste)
+    return found
 
 
 def _inert(name: str, values: Mapping[str, Any], host: str) -> bool:

@@ -18,7 +18,7 @@ from equipoise.gateway.cache import HEADER, Cache, Copying, Kept, as_events, is_
 from equipoise.gateway.client import Client, ClientGone
 from equipoise.gateway.keys import Caller, Keyring, read_keys
 from equipoise.gateway.metrics import Metrics
-from equipoise.gateway.orders import make_order
+from equipoise.gateway.orders import check_operator, make_order
 from equipoise.gateway.record import open_recorder
 from equipoise.gateway.refusals import Refusal, draining, late, refuse
 from equipoise.gateway.relay import Relay
@@ -42,6 +42,7 @@ class Gateway:
         self.keys_for_ops = Keyring({}) if is_loopback(settings.ops_host) else self.keys
         self.fleet = Fleet(settings, environment)
         self.policy = None if settings.plan is None else read_plan(settings.plan)
+        check_operator(settings, self.policy)
         self.recorder = None if settings.record is None else open_recorder(settings.record)
         self.metrics = Metrics()
         self.cache = Cache(settings.cache) if settings.cache.entries else None

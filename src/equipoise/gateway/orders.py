@@ -99,6 +99,20 @@ def _named(name: str, settings: Settings) -> Preset:
     return Preset.model_construct(strategy=name, budget=settings.budget, max_tokens=None)
 
 
+def check_operator(settings: Settings, policy: Policy | None) -> None:
+    """Build what the operator named once, at the start: no caller is to be told of the operator's mistakes."""
+    named = {"strategy": settings.strategy}
+    named |= {f"presets.{name}.strategy": preset.strategy for name, preset in settings.presets.items()}
+    named |= {f"effort.{name}.strategy": preset.strategy for name, preset in settings.effort.items()}
+    for where, spec in named.items():
+        if spec == AUTO and policy is None:
+            raise UsageError(f'{where} = "{AUTO}" needs a plan: give --plan with the file that equipoise plan wrote')
+        try:
+            _build(spec, settings.limits.width, policy)
+        except UsageError as problem:
+            raise UsageError(f'{where} = "{spec}": {problem}') from problem
+
+
 def _build(spec: str, width: int, policy: Policy | None) -> tuple[Strategy | None, str, int]:
     if spec != AUTO:
         return build_strategy(spec, width=width)

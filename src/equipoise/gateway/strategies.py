@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from typing import Any
 
@@ -28,7 +29,9 @@ def check_spec(spec: str) -> tuple[str, dict[str, Any]]:
     name, settings = read_spec(spec)
     known = strategy_names()
     if name.replace("-", "_") not in known:
-        raise UsageError(f"'{name}' is no strategy of this gateway: known are {', '.join(known)}")
+        close = get_close_matches(name, known, n=1)
+        hint = f"did you mean '{close[0]}'? " if close else ""
+        raise UsageError(f"'{name}' is no strategy of this gateway: {hint}known are {', '.join(known)}")
     return name.replace("-", "_"), settings
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from equipoise.samplers.http import HttpSampler, sample_seed
 from equipoise.samplers.http_draw import Fault, HttpDraw, Note, Refused, Requests, Response, TooLong, Tries
 from equipoise.wire import Dialect, Event, check_dialect, one_line, write_request
 
+log = logging.getLogger("equipoise.gateway")
 REST = 0.5  # seconds that a server which failed is left alone; doubled with every further failure
 MAX_REST = 30.0
 BACKOFF = 0.25  # seconds before the first new try
@@ -43,6 +45,7 @@ class Upstream:
     _failed: int = 0  # times in a row
     _rests_until: float = 0.0
     _silent: bool = False
+    _told: bool = False  # the operator was told that it cannot be used
 
     def resting(self) -> float:
         """Seconds until it is asked again; 0 or less: it is up."""
@@ -53,9 +56,15 @@ class Upstream:
 
     def listed(self) -> None:
         """It tells its models. That ends a rest for not doing so, and no other."""
-        self.seen = time.monotonic()
+        self.seen, self._told = time.monotonic(), False
         if self._silent:
             self.well()
+
+    def tell_operator(self, why: str) -> None:
+        """Tell the operator, once until it answers again."""
+        if not self._told:
+            log.warning("the upstream %s cannot be used: %s; it is asked again and again", self.http.url, why)
+        self._told = True
 
     def fail(self, *, silent: bool = False) -> None:
         """A request failed; `silent`: it did not even tell its models."""
@@ -174,8 +183,9 @@ class Fleet:
         try:
             async with asyncio.timeout(CHECK_WAIT):
                 models, dialect = await upstream.http.list_models()
-        except (Fault, UsageError, TimeoutError):
+        except (Fault, UsageError, TimeoutError) as problem:
             upstream.fail(silent=True)
+            upstream.tell_operator(one_line(str(problem), 200) or f"no list of models within {CHECK_WAIT:g} seconds")
             return
         said = upstream.server.dialect
         upstream.models, upstream.dialect = tuple(models), dialect if said == "auto" else check_dialect(said)

@@ -193,6 +193,10 @@ class _Rounds:
         except asyncio.CancelledError:
             if not self._stopped:
                 raise
+        finally:
+            close = getattr(getattr(self.pool, "sampler", None), "close", None)  # a server's connections
+            if close is not None:
+                await close()
 
     async def _run(self) -> None:
         first = self.pool.questions(seed=self.seeds[0])

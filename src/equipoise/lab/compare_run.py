@@ -17,7 +17,7 @@ from equipoise.infer.metered import Metered
 from equipoise.infer.together import together
 from equipoise.lab.open_model import open_sampler
 from equipoise.measures.votes import tally_votes
-from equipoise.tasks.asking import ask, find_task_or_file, posed_as_chat
+from equipoise.tasks.asking import ask, default_split, find_task_or_file, posed_as_chat
 
 Strategy = Callable[[Question, Metered], Awaitable[Choice]]
 Tick = Callable[[int, int], None]  # questions answered, of how many
@@ -51,7 +51,7 @@ def live_pool(
     model: str | Path | Sampler,
     *,
     problems: int = 20,
-    split: str = "test",
+    split: str | None = None,
     max_tokens: int | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
@@ -64,7 +64,7 @@ def live_pool(
     posing, opened = find_task_or_file(task), open_sampler(model, served=served, device=device)
     longest = opened.max_tokens if max_tokens is None else max_tokens
     how = Sampling(max_tokens=longest, temperature=temperature, top_p=top_p, extra=dict(decoding))
-    drawn = posing.problems(("sample", seed), problems, split=split)
+    drawn = posing.problems(("sample", seed), problems, split=split or default_split(posing))
     posed = [posed_as_chat(problem) if opened.chat else problem for problem in drawn]
     return Live(
         f"{opened.title} on {task}", opened.sampler, lambda seed: [ask(posing, each, how, seed=seed) for each in posed]

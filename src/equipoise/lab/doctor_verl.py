@@ -12,13 +12,12 @@ from equipoise.catalogue.build import read_spec
 from equipoise.catalogue.lint import Lint
 from equipoise.catalogue.setup import Setup
 from equipoise.catalogue.table import methods
+from equipoise.catalogue.verl_keys import ENV, TERMS
 from equipoise.errors import UsageError
 from equipoise.lab.doctor_asked import Asked
 
 _ACTOR = "actor_rollout_ref.actor."
 _LOSS = f"{_ACTOR}policy_loss."
-_ENV = "ray_kwargs.ray_init.runtime_env.env_vars.EQUIPOISE_VERL"
-_TERMS = "reward.reward_kwargs.equipoise.terms"
 _OVERLONG = "reward.reward_kwargs.overlong_buffer_cfg."
 # verl's own values where a file says nothing; an integration test holds them to the installed verl.
 DEFAULTS: Mapping[str, Any] = {
@@ -44,7 +43,7 @@ def asked_of_verl(settings: Mapping[str, Any]) -> Asked:
     refused = list(_refused(settings, value))
     try:
         ours = _given(value)
-        terms = [read_spec(spec) for spec in value.get(_TERMS) or ()]
+        terms = [read_spec(spec) for spec in value.get(TERMS) or ()]
     except UsageError as problem:
         refused.append(("EQUIPOISE_VERL", str(problem)))
         ours, terms = {}, []
@@ -169,7 +168,7 @@ def _refused(settings: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[
     if value["algorithm.filter_groups.enable"]:
         flying *= max(1, int(value["algorithm.filter_groups.max_inflight_gen_batches"]))
     workers = int(value["reward.num_workers"])
-    if value.get(_TERMS) and workers < (needed := workers_needed(flying)):
+    if value.get(TERMS) and workers < (needed := workers_needed(flying)):
         yield (
             "reward terms",
             f"{flying} completions wait for their groups: reward.num_workers={needed} is needed, {workers} is set",
@@ -177,7 +176,7 @@ def _refused(settings: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[
 
 
 def _given(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    text = str(value.get(_ENV) or os.environ.get("EQUIPOISE_VERL", ""))
+    text = str(value.get(ENV) or os.environ.get("EQUIPOISE_VERL", ""))
     if not text.strip():
         return {}
     from equipoise.adapters.verl_settings import given_settings

@@ -25,7 +25,7 @@ from equipoise.lab.search_traces import END, OFF, START, Shares, Trace, make_tra
 from equipoise.models.characters import Characters
 from equipoise.models.checkpoint import save_gpt
 from equipoise.models.gpt import GPT, GPTConfig
-from equipoise.models.language_model import hidden_states
+from equipoise.models.language_model import LanguageModel, Tokens, hidden_states
 from equipoise.models.loaders import load_model
 from equipoise.models.packaged import THINKER, file_name
 from equipoise.models.token_stats import masked_token_stats
@@ -43,13 +43,9 @@ WINDOW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """All that the weights follow from, besides the code and the kind of machine."""
+class Lesson:
+    """What a model is shown, and how it learns it."""
 
-    width: int = 96
-    layers: int = 4
-    heads: int = 3
-    context: int = 256
     traces: int = 100_000
     steps: int = 5_000
     batch_tokens: int = 2_048  # padding included
@@ -58,6 +54,16 @@ class Recipe:
     weight_decay: float = 0.1
     clip_norm: float = 1.0
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe(Lesson):
+    """All that the weights follow from, besides the code and the kind of machine."""
+
+    width: int = 96
+    layers: int = 4
+    heads: int = 3
+    context: int = 256
 
     @property
     def config(self) -> GPTConfig:
@@ -72,73 +78,80 @@ class Recipe:
 
 
 def train_thinker(recipe: Recipe, *, every: int = 100) -> tuple[GPT, tuple[Progress, ...]]:
-    """AdamW on the tokens that are to be learnt, by the mean over those of a batch. Equal recipes give equal weights on a CPU."""
+    """From nothing. Equal recipes give equal weights on a CPU."""
     model = GPT(recipe.config, seed=recipe.seed)
+    return model, learn(model, TOKENS, recipe, every=every)
+
+
+def learn(model: LanguageModel, tokens: Tokens, lesson: Lesson, *, every: int = 100) -> tuple[Progress, ...]:
+    """Train the model in place: AdamW on the tokens that are to be learnt, by the mean over those of a batch."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]  # a norm's scale has its rest at 1, not at 0
-    groups = [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=recipe.lr, betas=BETAS)
-    batches = draw_batches(recipe)
+    groups = [{"params": matrices, "weight_decay": lesson.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=lesson.lr, betas=BETAS)
+    batches = draw_batches(lesson, tokens, context=model.context)
     heard: list[Progress] = []
     losses: list[Tensor] = []
     started = time.monotonic()
-    for step in range(1, recipe.steps + 1):
-        rate = recipe.lr * share_of_rate(step, steps=recipe.steps, warmup=recipe.warmup, schedule="cosine")
+    for step in range(1, lesson.steps + 1):
+        rate = lesson.lr * share_of_rate(step, steps=lesson.steps, warmup=lesson.warmup, schedule="cosine")
         for group in optimiser.param_groups:
             group["lr"] = rate
-        ids_BS, real_BS, learnt_BS = next(batches)
+        ids_BS, real_BS, learnt_BS = (each.to(model.head.weight_VD.device) for each in next(batches))
         hidden_BSD = hidden_states(model, ids_BS, real_BS)[:, :-1]
         head = model.head
         stats = masked_token_stats(hidden_BSD, head.weight_VD, ids_BS[:, 1:], learnt_BS[:, 1:], bias_V=head.bias_V)
         loss = token_mean(-stats.logp_BT, step_tokens=int(learnt_BS.sum()))
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), lesson.clip_norm)
         optimiser.step()
         losses.append(loss.detach())
-        if step % every == 0 or step == recipe.steps:
+        if step % every == 0 or step == lesson.steps:
             mean = float(torch.stack(losses).mean())
-            heard.append(Progress(step, recipe.steps, mean, rate, time.monotonic() - started))
+            heard.append(Progress(step, lesson.steps, mean, rate, time.monotonic() - started))
             losses.clear()
             _say(heard[-1])
-    return model, tuple(heard)
+    return tuple(heard)
 
 
-def draw_batches(recipe: Recipe) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def draw_batches(lesson: Lesson, tokens: Tokens, *, context: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Ids, which of them are real and which are to be learnt, in batches of alike lengths, without end."""
-    rows = [encode(trace) for trace in all_traces(recipe)]
+    rows = [encode(trace, tokens) for trace in all_traces(lesson)]
     longest = max(len(ids) for ids, _ in rows)
-    if longest > recipe.context:
-        raise UsageError(f"a demonstration has {longest} tokens, the model reads {recipe.context}: raise its context")
-    generator = torch.Generator().manual_seed(recipe.seed)
+    if longest > context:
+        raise UsageError(f"a demonstration has {longest} tokens, the model reads {context}: raise its context")
+    generator = torch.Generator().manual_seed(lesson.seed)
     # About as many as WINDOW batches take, of demonstrations of the mean length.
-    window = WINDOW * recipe.batch_tokens * len(rows) // sum(len(ids) for ids, _ in rows)
+    window = WINDOW * lesson.batch_tokens * len(rows) // sum(len(ids) for ids, _ in rows)
     while True:
         order = torch.randperm(len(rows), generator=generator).tolist()
         for first in range(0, len(order), window):
             near = sorted(order[first : first + window], key=lambda row: (len(rows[row][0]), row))
-            batches = list(_batches([rows[row] for row in near], recipe.batch_tokens))
+            batches = list(_batches([rows[row] for row in near], lesson.batch_tokens))
             for place in torch.randperm(len(batches), generator=generator).tolist():
-                yield pad_right(batches[place])
+                yield pad_right(batches[place], tokens.pad)
 
 
-def all_traces(recipe: Recipe) -> Iterator[Trace]:
+def all_traces(lesson: Lesson) -> Iterator[Trace]:
     task = find_task(TASK)
     assert isinstance(task, Countdown)
-    for shard in range(-(-recipe.traces // SHARD)):
-        n = min(SHARD, recipe.traces - shard * SHARD)
-        yield from make_traces(task, seed=("thinker", recipe.seed, shard), n=n)
+    for shard in range(-(-lesson.traces // SHARD)):
+        n = min(SHARD, lesson.traces - shard * SHARD)
+        yield from make_traces(task, seed=("thinker", lesson.seed, shard), n=n)
 
 
 Row = tuple[list[int], list[bool]]  # ids, and which are to be learnt
 
 
-def encode(trace: Trace) -> Row:
+def encode(trace: Trace, tokens: Tokens = TOKENS) -> Row:
     """The prompt, which is not learnt, the pieces, and the token that ends a completion."""
-    prompt = TOKENS.encode(trace.problem.prompt)
-    learnt = [piece.learnt for piece in trace.pieces for _ in piece.text]
-    ids = [*prompt, *TOKENS.encode(trace.text), TOKENS.stop[0]]
-    return ids, [*[False] * len(prompt), *learnt, True]
+    ids = tokens.encode(trace.problem.prompt)
+    learnt = [False] * len(ids)
+    for piece in trace.pieces:
+        made = tokens.encode(piece.text)
+        ids, learnt = ids + made, learnt + [piece.learnt] * len(made)
+    return [*ids, tokens.stop[0]], [*learnt, True]
 
 
 def _batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
@@ -152,9 +165,9 @@ def _batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
     yield batch
 
 
-def pad_right(rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
+def pad_right(rows: Sequence[Row], pad: int = TOKENS.pad) -> tuple[Tensor, Tensor, Tensor]:
     longest = max(len(ids) for ids, _ in rows)
-    ids_BS = torch.tensor([ids + [TOKENS.pad] * (longest - len(ids)) for ids, _ in rows])
+    ids_BS = torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in rows])
     learnt_BS = torch.tensor([learnt + [False] * (longest - len(ids)) for ids, learnt in rows])
     real_BS = torch.tensor([[True] * len(ids) + [False] * (longest - len(ids)) for ids, _ in rows])
     return ids_BS, real_BS, learnt_BS

@@ -132,7 +132,7 @@ def measure_thinker(
     )
     answers = dict(zip(wanted, answer_after(model, tokens, thoughts, wanted, seed=seed), strict=True))
     graded = {key: task.grade(rows[key[0]], answer) for key, answer in answers.items()}
-    found_at = [_found_at(task, problem, tokens.decode(ids)) for problem, ids in zip(rows, thoughts.ids, strict=True)]
+    stood_at = [found_at(task, problem, tokens.decode(ids)) for problem, ids in zip(rows, thoughts.ids, strict=True)]
     told: dict[str, Any] = {"problems": problems, "samples": samples, "seed": seed}
     told["ends_by_itself"] = float(np.mean([end is not None for end in thoughts.ended]))
 
@@ -140,7 +140,7 @@ def measure_thinker(
         keys = list(enumerate(places_R))
         right_PG = np.array([bool(graded[key].correct) for key in keys]).reshape(problems, samples)
         read = [graded[key].answer for key in keys]
-        had_it = [at is not None and at <= place for at, place in zip(found_at, places_R, strict=True)]
+        had_it = [at is not None and at <= place for at, place in zip(stood_at, places_R, strict=True)]
         return {
             "budget": budget,
             "accuracy": asdict(mean_of_prompts(right_PG.mean(1), bounds=(0, 1))),
@@ -160,7 +160,7 @@ def measure_thinker(
     return told
 
 
-def _found_at(task: Task, problem: Problem, thought: str) -> int | None:
+def found_at(task: Task, problem: Problem, thought: str) -> int | None:
     """After how many characters of the thought, one token each, a right expression stood in it."""
     at = 0
     for attempt in thought.split(NEXT):

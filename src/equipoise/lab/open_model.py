@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from equipoise.base import Sampler, Sampling
 from equipoise.errors import MissingExtra, UsageError, unknown_name
+from equipoise.lab.interrupting import run_to_end
 from equipoise.models.packaged import MAX_TOKENS
 from equipoise.specs import read_spec
 
+if TYPE_CHECKING:
+    from equipoise.samplers.http import HttpSampler
+
+REACH = 10.0  # seconds for a server's list of models
+TOO_MANY = 429
 LONGER = 256  # tokens of a completion, for a model of which nothing else is known
 PROXY = "proxy"
 PARTS = ("base", "expert", "anti")
@@ -52,12 +59,34 @@ def open_sampler(model: str | Path | Sampler, *, served: str | None = None, devi
     if name.startswith(("http://", "https://")):
         from equipoise.samplers.http import connect  # inside: aiohttp is an extra
 
-        return Opened(name if served is None else f"{name} ({served})", connect(name, model=served), chat=True)
+        sampler = connect(name, model=served)
+        _reach(sampler)
+        return Opened(name if served is None else f"{name} ({served})", sampler, chat=True)
     if served is not None:
         raise UsageError(
             f"'{served}' is a model of a server, and {name} is none: give the server's URL, as http://localhost:8000/v1"
         )
     return _in_process(name, device)
+
+
+def _reach(sampler: HttpSampler) -> None:
+    """Refuse an address at which nothing answers, before problems are drawn: no completion of it would ever come."""
+    from equipoise.samplers.http_draw import Fault
+
+    async def look() -> None:
+        try:
+            async with asyncio.timeout(REACH):
+                await sampler.list_models()
+        finally:
+            await sampler.close()
+
+    try:
+        run_to_end(look, stop=lambda: None)
+    except TimeoutError:
+        return  # busy, it may be; requests have patience of their own
+    except Fault as problem:
+        if problem.status != TOO_MANY:
+            raise UsageError(f"{sampler.url} cannot be used: {problem}") from problem
 
 
 def _in_process(name: str, device: str) -> Opened:

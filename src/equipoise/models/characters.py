@@ -50,7 +50,7 @@ class Characters:
             return [self._ids[character] for character in prompt]
         except KeyError as missing:
             raise UsageError(
-                f"no token for {missing.args[0]!r} in {prompt!r}: this model reads {self.alphabet!r}"
+                f"no token for {missing.args[0]!r} in {prompt!r}: this model reads only {self.alphabet!r}, another has to be given for words"
             ) from None
 
     def decode(self, ids: Sequence[int]) -> str:

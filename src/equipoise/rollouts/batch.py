@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from equipoise.rollouts.arrays import join_lists
 from equipoise.rollouts.columns import BY_NAME, schema
 from equipoise.rollouts.kinds import is_flat_list
 
@@ -147,9 +148,5 @@ def _array_of(cells: list[Any], kind: pa.DataType) -> pa.Array:
     dtype = np.dtype(bool) if pa.types.is_boolean(kind.value_type) else np.dtype(kind.value_type.to_pandas_dtype())
     pieces = [np.asarray(cell, dtype=dtype) for cell in cells if cell is not None]
     lengths = np.array([0 if cell is None else len(cell) for cell in cells], dtype=np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     joined = np.concatenate(pieces) if pieces else np.empty(0, dtype)
-    unknown = ~np.isfinite(joined) if joined.dtype.kind == "f" else None
-    values = pa.array(joined, type=kind.value_type, mask=unknown if unknown is not None and unknown.any() else None)
-    nulls = pa.array([cell is None for cell in cells])
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=nulls)
+    return join_lists(joined, lengths, kind.value_type, known=np.array([cell is not None for cell in cells]))

@@ -6,8 +6,9 @@ Token lists of a row are equal in length or null. Log-probs and entropies are in
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -93,49 +94,71 @@ def exact_type(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_floating(kind) else kind
 
 
+def _answer(rollout: Rollout) -> str | None:
+    answer = rollout.grade.answer
+    return None if answer is None else answer.text
+
+
+def _text_prompt(rollout: Rollout) -> str | None:
+    prompt = rollout.problem.prompt
+    return prompt if isinstance(prompt, str) else None
+
+
+def _chat_prompt(rollout: Rollout) -> list[dict[str, Any]] | None:
+    prompt = rollout.problem.prompt
+    return None if isinstance(prompt, str) else [_message(message) for message in prompt]
+
+
+# Where the cell of a column stands in a Rollout.
+CELLS: Mapping[str, Callable[[Rollout], Any]] = {
+    "run_id": attrgetter("run_id"),
+    "split": attrgetter("split"),
+    "step": attrgetter("step"),
+    "group_id": attrgetter("group_id"),
+    "sample_index": attrgetter("sample_index"),
+    "prompt_id": attrgetter("problem.id"),
+    "env": attrgetter("problem.env"),
+    "strategy": attrgetter("strategy"),
+    "budget": attrgetter("budget"),
+    "prompt": _text_prompt,
+    "messages": _chat_prompt,
+    "completion": attrgetter("completion.text"),
+    "thinking": attrgetter("completion.thinking"),
+    "reference_answer": attrgetter("problem.reference"),
+    "answer": _answer,
+    "outcome": attrgetter("grade.outcome"),
+    "correct": attrgetter("grade.correct"),
+    "reward": attrgetter("grade.reward"),
+    "rewards": lambda rollout: list(rollout.grade.parts.items()) or None,
+    "confidence": attrgetter("grade.confidence"),
+    "format_ok": attrgetter("grade.format_ok"),
+    "advantage": attrgetter("advantage"),
+    "finish_reason": attrgetter("completion.finish"),
+    "n_tokens": attrgetter("completion.n_tokens"),
+    "token_ids": attrgetter("completion.token_ids"),
+    "loss_mask": attrgetter("loss_mask"),
+    "logprobs_rollout": attrgetter("completion.logprobs"),
+    "logprobs_train": attrgetter("logprobs_train"),
+    "logprobs_ref": attrgetter("logprobs_ref"),
+    "entropies": attrgetter("completion.entropies"),
+    "token_confidences": attrgetter("completion.token_confidences"),
+}
+
+
 def flatten(rollout: Rollout) -> dict[str, Any]:
     """A Rollout as one row of the record; token lists stay the arrays that they are.
 
     What `extra` holds under a column's name (temperature, turn, topk_ids, …) goes into that column, the rest stays JSON.
     """
-    problem, completion, grade = rollout.problem, rollout.completion, rollout.grade
-    chat = not isinstance(problem.prompt, str)
-    row: dict[str, Any] = {
-        "run_id": rollout.run_id,
-        "split": rollout.split,
-        "step": rollout.step,
-        "group_id": rollout.group_id,
-        "sample_index": rollout.sample_index,
-        "prompt_id": problem.id,
-        "env": problem.env,
-        "strategy": rollout.strategy,
-        "budget": rollout.budget,
-        "prompt": None if chat else problem.prompt,
-        "messages": [_message(m) for m in problem.prompt] if chat else None,  # type: ignore[arg-type]
-        "completion": completion.text,
-        "thinking": completion.thinking,
-        "reference_answer": problem.reference,
-        "answer": None if grade.answer is None else grade.answer.text,
-        "outcome": grade.outcome,
-        "correct": grade.correct,
-        "reward": grade.reward,
-        "rewards": list(grade.parts.items()) or None,
-        "confidence": grade.confidence,
-        "format_ok": grade.format_ok,
-        "advantage": rollout.advantage,
-        "finish_reason": completion.finish,
-        "n_tokens": completion.n_tokens,
-        "token_ids": completion.token_ids,
-        "loss_mask": rollout.loss_mask,
-        "logprobs_rollout": completion.logprobs,
-        "logprobs_train": rollout.logprobs_train,
-        "logprobs_ref": rollout.logprobs_ref,
-        "entropies": completion.entropies,
-        "token_confidences": completion.token_confidences,
-    }
+    row = {name: cell(rollout) for name, cell in CELLS.items()}
     named = {name: value for name, value in rollout.extra.items() if name in BY_NAME and row.get(name) is None}
     rest = {name: value for name, value in rollout.extra.items() if name not in named}
-    return row | named | {"extra": json.dumps(plain(rest), ensure_ascii=False) if rest else None}
+    return row | named | {"extra": extra_text(rest)}
+
+
+def extra_text(rest: Mapping[str, Any]) -> str | None:
+    """What has no column of its own, as JSON."""
+    return json.dumps(plain(rest), ensure_ascii=False) if rest else None
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,21 @@ import pyarrow.parquet as pq
 
 from equipoise.base import Rollout
 from equipoise.errors import UsageError, unknown_name
-from equipoise.files import append_line, atomic_create, atomic_write, make_folder, plain
+from equipoise.files import append_line, atomic_create, make_folder, plain
 from equipoise.rollouts.batch import Rollouts
-from equipoise.rollouts.columns import BY_NAME, COLUMNS, SCHEMA_VERSION, flatten, schema
+from equipoise.rollouts.columns import BY_NAME, COLUMNS, SCHEMA_VERSION, schema
 from equipoise.rollouts.conform import with_values
-from equipoise.rollouts.folder import info_of, read_vocab, step_folders
+from equipoise.rollouts.folder import info_of, step_folders
 from equipoise.rollouts.guards import cut_points, row_weights
 from equipoise.rollouts.kinds import is_flat_list
-from equipoise.rollouts.rows import batches_of
+from equipoise.rollouts.nouns import batches_of_rollouts
+from equipoise.rollouts.rows import KeyFiller, batches_of
 from equipoise.rollouts.run import RunInfo, Warnings
+from equipoise.rollouts.vocab import VocabFile
 
 ROW_GROUP_ROWS = 512
 ROW_GROUP_VALUES = 4_000_000  # of the longest column; sixteen bytes of text count as one value
+BUFFERED_BYTES = 64 * 1024 * 1024  # up to here a part is made in memory and written at once
 HELD_BYTES = 256 * 1024 * 1024  # rows kept in memory before the fullest step is written out
 
 # The step is the name of the folder: stored twice, it would stop pandas and pyarrow from reading the folder whole.
@@ -56,6 +59,7 @@ class RunWriter:
         self.folder = Path(folder)
         self.info = info
         self.warnings = Warnings()
+        self._vocab = VocabFile(self.folder)
         path = self.folder / "run.json"
         try:
             make_folder(self.folder)
@@ -84,7 +88,15 @@ class RunWriter:
 
         One new part per step, complete or absent.
         """
-        return self.write_batches(batches_of(_rows(rollouts, step), None, self.warnings))
+        return self.write_batches(self._batches(rollouts, step))
+
+    def _batches(self, rollouts: Iterable[Any], step: int | None) -> Iterator[Rollouts]:
+        keys = KeyFiller(self.warnings)
+        for typed, items in groupby(rollouts, key=lambda item: isinstance(item, Rollout)):
+            if typed:
+                yield from batches_of_rollouts(items, step, self.warnings, keys)
+            else:
+                yield from batches_of(_known_columns(items, step), None, self.warnings, keys=keys)
 
     def write_batches(self, batches: Iterable[Rollouts]) -> int:
         """Store rows that are columns already; how many."""
@@ -109,17 +121,13 @@ class RunWriter:
         taken = len(list(home.glob("part-*.parquet"))) if home.is_dir() else 0
         table = pa.Table.from_batches(batches, schema=STORED).combine_chunks()
         with _one_line(home), atomic_create(home / f"part-{number:04d}.parquet" for number in count(taken)) as handle:
-            writer = pq.ParquetWriter(
-                handle,
-                STORED,
-                compression="zstd",
-                use_dictionary=_DICTIONARY,
-                use_byte_stream_split=_SPLIT,
-                store_schema=False,
-            )
-            for start, stop in cut_points(_weights(table), ROW_GROUP_VALUES, ROW_GROUP_ROWS):
-                writer.write_table(table.slice(start, stop - start), row_group_size=stop - start)
-            writer.close()
+            if table.nbytes > BUFFERED_BYTES:
+                _write_parquet(handle, table)
+            else:
+                # Arrow asks Python for every page that it writes to a file of Python's: a training thread would wait each time.
+                made = pa.BufferOutputStream()
+                _write_parquet(made, table)
+                handle.write(made.getvalue())
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl. Nan becomes null."""
@@ -133,14 +141,8 @@ class RunWriter:
 
     def vocab(self, texts: Mapping[int, str]) -> None:
         """Add the strings of token ids to vocab.json."""
-        held = read_vocab(self.folder) or {}
-        for token, text in texts.items():
-            if held.setdefault(token, text) != text:
-                raise UsageError(
-                    f"token {token} is {held[token]!r} in {self.folder / 'vocab.json'} and {text!r} here: two tokenizers in one run"
-                )
-        with _one_line(self.folder / "vocab.json") as path, atomic_write(path) as handle:
-            handle.write(_json({str(token): held[token] for token in sorted(held)}))
+        with _one_line(self._vocab.path):
+            self._vocab.add(texts)
 
     def rewind(self, step: int) -> None:
         """Go on from `step`: rollouts and metrics of later steps no longer count. They are kept, under superseded/."""
@@ -166,9 +168,8 @@ def _one_line(path: Path) -> Iterator[Path]:
         ) from problem
 
 
-def _rows(rollouts: Iterable[Any], step: int | None) -> Iterator[Mapping[str, Any]]:
-    for item in rollouts:
-        row = flatten(item) if isinstance(item, Rollout) else item
+def _known_columns(rows: Iterable[Mapping[str, Any]], step: int | None) -> Iterator[Mapping[str, Any]]:
+    for row in rows:
         for name in row:
             if name not in BY_NAME:
                 raise unknown_name("column of the record", name, BY_NAME)
@@ -212,11 +213,26 @@ def _stored(array: pa.Array | None, kind: pa.DataType, n_rows: int) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
 
 
+def _write_parquet(sink: Any, table: pa.Table) -> None:
+    writer = pq.ParquetWriter(
+        sink, STORED, compression="zstd", use_dictionary=_DICTIONARY, use_byte_stream_split=_SPLIT, store_schema=False
+    )
+    for start, stop in _row_groups(table):
+        writer.write_table(table.slice(start, stop - start), row_group_size=stop - start)
+    writer.close()
+
+
+def _row_groups(table: pa.Table) -> Iterable[tuple[int, int]]:
+    if 0 < table.num_rows <= ROW_GROUP_ROWS and 8 * table.nbytes <= ROW_GROUP_VALUES:  # a value takes a bit or more
+        return [(0, table.num_rows)]
+    return cut_points(_weights(table), ROW_GROUP_VALUES, ROW_GROUP_ROWS)
+
+
 def _weights(table: pa.Table) -> np.ndarray:
     """For each row the values of its longest column."""
     heaviest = np.ones(table.num_rows)
-    for name in table.column_names:
-        weights = row_weights(table[name].combine_chunks())
+    for column in table.columns:
+        weights = None if column.null_count == len(column) else row_weights(column.combine_chunks())
         if weights is not None:
             heaviest = np.maximum(heaviest, weights)
     return heaviest

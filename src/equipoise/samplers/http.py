@@ -318,7 +318,11 @@ def _base_address(url: str) -> str:
         raise UsageError(f"not an address of a server: {one_line(url, 100)} ({problem})") from problem
     if parts.username is not None or parts.password is not None:
         raise UsageError(f"an address with a password in it is not used: give a key with key= or in {KEY_VARIABLE}")
-    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+    if parts.query or parts.fragment:  # not shown: keys travel there
+        raise UsageError(
+            f"an address with ? or # in it is not used: stop before it, and give a key with key= or in {KEY_VARIABLE}"
+        )
+    if parts.scheme not in ("http", "https") or not host:
         raise UsageError(f"not an address of a server: '{one_line(url, 100)}'; use one like http://localhost:8000/v1")
     path = parts.path.rstrip("/").removesuffix("/completions").removesuffix("/chat")
     return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"

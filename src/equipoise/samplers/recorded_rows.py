@@ -220,7 +220,7 @@ def _token_counts(table: AnswerTable, lists: Mapping[str, TokenLists], run: Run)
     if unknown:
         raise UsageError(
             f"{unknown:,} of {len(table):,} completions in {run.path} have no n_tokens, so what they cost is not known: "
-            "record it, or let every completion count as one token with count='samples'"
+            "record it, or let every completion count as one token with --count samples (count='samples')"
         )
     return n_tokens_R.astype(np.int32)
 

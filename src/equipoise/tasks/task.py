@@ -135,13 +135,13 @@ def pick_problems(drafts: Iterable[Draft], *, seed: Seed, n: int, split: str) ->
     """`n` problems of a finite pool, in an order that the seed decides."""
     pool = {draft.key: draft.problem for draft in drafts if in_split(draft.key, split)}
     if len(pool) < n:
-        raise _too_few(n, len(pool), split, hint="ask for fewer, or for split='all'")
+        raise _too_few(n, len(pool), split, hint="ask for fewer" + ("" if split == "all" else ", or for split 'all'"))
     return [pool[key] for key in sorted(pool, key=lambda key: mix_seed("pick", seed, key))[:n]]
 
 
 def _too_few(asked: int, found: int, split: str, *, hint: str) -> UsageError:
     return UsageError(
-        f"{asked} different problems were asked for, and this task has {found} in split '{split}': {hint}"
+        f"{asked} different problems were asked for, and this task has {found} in split '{split}': {hint} (--problems, --split)"
     )
 
 

@@ -58,6 +58,7 @@ def verdict_card(found: Diagnosis, *, anchor: str) -> str:
         f'<section class="action"><h3>Next action</h3><p>{shown_text(action.why, 800)}</p>'
         + "".join(map(_setting, action.lines))
         + _lines("Then", action.next_round, level="h4")
+        + "".join(map(_setting, action.next_lines))
         + "</section>"
     )
     notes = f'<details class="notes"><summary>{len(found.warnings)} notes on the data</summary>{_list(found.warnings)}</details>' if found.warnings else ""  # fmt: skip

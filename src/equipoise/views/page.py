@@ -108,6 +108,7 @@ def _overview(report: Report) -> str:
     rows = "".join(_compared(report, name) for name in report.compared()[:NUMBERS_SHOWN])
     return (
         '<section class="overview" aria-labelledby="overview-title"><h2 id="overview-title">At a glance</h2>'
+        '<p class="fine">The small numbers are 95% intervals.</p>'
         '<div class="wide" tabindex="0" role="region" aria-label="Runs compared"><table>'
         f'<thead><tr><td></td>{heads}</tr></thead><tbody><tr><th scope="row">verdict</th>{states}</tr>{rows}</tbody></table></div>'
         "</section>"
@@ -119,13 +120,23 @@ def _compared(report: Report, name: str) -> str:
     for part in report.runs:
         finding = next((f for f in part.diagnosis.findings if f.name == name), None)
         if finding is None or finding.estimate.value is None:
-            cells.append("<td>not measured</td>")
+            cells.append(f"<td>{_not_shown(part, name)}</td>")
             continue
         number = finding.estimate
         exact = "".join(f' data-{key}="{getattr(number, key)!r}"' for key in ("value", "low", "high", "n") if getattr(number, key) is not None)  # fmt: skip
-        interval = "" if finding.interval is None else f' <span class="fine">{shown_text(finding.interval)}</span>'
-        cells.append(f"<td{exact}>{shown_text(finding.reading)}{interval}</td>")
+        around = "no interval" if finding.interval is None else shown_text(finding.interval)
+        count = "" if number.n is None else f", n = {number.n:,}"
+        cells.append(f'<td{exact}>{shown_text(finding.reading)} <span class="fine">{around}{count}</span></td>')
     return f'<tr><th scope="row">{shown_text(name, 80)}</th>{"".join(cells)}</tr>'
+
+
+def _not_shown(part: RunPage, name: str) -> str:
+    """Why a number stands in another run's column only: it was not measured, or each run is judged at a k of its own."""
+    stem, at, _ = name.partition("@")
+    others = (f.name for f in part.diagnosis.findings if f.severity == "info" and f.name != "pass@1")
+    if at and any(other.partition("@")[0] == stem for other in others):
+        return f"judged for {shown_text(part.diagnosis.use)}; -k sets one k for all"
+    return "not measured"
 
 
 def _run_section(part: RunPage, anchor: str) -> str:

@@ -46,7 +46,7 @@ def draw(estimates: Sequence[Estimate]) -> Plot:
     certain = axes(f"below {digits(held[0].at['to'])}", domain=[0, _SPLIT], showticklabels=False)
     return chart(
         traces,
-        x=axes("token entropy (nats, log scale)", type="log", tickvals=_TICKS, domain=[_SPLIT + 0.1, 1], anchor="y"),
+        x=axes("token entropy (nats, log scale)", type="log", tickvals=_TICKS, domain=[_SPLIT + 0.16, 1], anchor="y"),
         y=axes("share of tokens in the bin", tickformat=".0%", anchor="x", rangemode="tozero"),
         xaxis2=certain | {"anchor": "y2"},
         yaxis2=axes("share of tokens", tickformat=".0%", anchor="x2", range=[0, 1]),

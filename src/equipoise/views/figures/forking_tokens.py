@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
 COLUMNS = {
-    "fork_token": ("mean entropy (nats)", BLUE, (0.0, 0.45)),
-    "fork_token_share": ("share of all entropy", GREEN, (0.5, 0.73)),
-    "fork_token_change": ("change (nats)", VERMILION, (0.78, 1.0)),
+    "fork_token": ("mean entropy (nats)", BLUE, (0.0, 0.36)),
+    "fork_token_share": ("share of all entropy", GREEN, (0.4, 0.66)),
+    "fork_token_change": ("change (nats)", VERMILION, (0.74, 1.0)),
 }
 
 
@@ -39,7 +39,7 @@ def draw(estimates: Sequence[Estimate]) -> Plot:
         traces.append(_bars(held, [place[n.at["id"]] for n in held], title, colour) | {"xaxis": f"x{key}"})
         said = title if held else f"{title}: one step only"
         sides[f"xaxis{key}"] = axes(
-            said, domain=domain, nticks=4, tickformat=".0%" if number == 1 else "", **_room(held)
+            said, domain=domain, nticks=4, tickangle=0, tickformat=".0%" if number == 1 else "", **_room(held)
         )
     labels = axes(
         "token",

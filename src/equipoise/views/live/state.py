@@ -53,7 +53,8 @@ class Live:
         self, root: Path, *, use: str = "search", k: int | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         if not root.is_dir():
-            raise UsageError(f"{root} is not a folder: name a run folder, or one that holds runs")
+            found = "is not a folder" if root.exists() else "does not exist"
+            raise UsageError(f"{root} {found}: name a run folder, or one that holds runs")
         self.root, self._use, self._k, self._clock = root, use, k, clock
         self._boot = secrets.token_hex(4)
         self._lock = threading.Lock()
