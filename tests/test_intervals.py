@@ -120,6 +120,13 @@ def test_paired_difference_is_the_paired_t_test() -> None:
     assert (turned.value, turned.low, turned.high) == pytest.approx((-found.value, -found.high, -found.low))
 
 
+def test_a_difference_of_shares_reaches_no_further_than_1() -> None:
+    a, b = [1.0, 0.5], [0.0, 0.5]  # two prompts: t of one degree of freedom is 12.7, half the width 6.4
+    assert bounds_of(paired_difference(a, b)) == pytest.approx((0.5 - 12.7062 * 0.5, 0.5 + 12.7062 * 0.5), abs=1e-3)
+    assert bounds_of(paired_difference(a, b, bounds=(0, 1))) == (-1, 1)
+    assert bounds_of(paired_difference(a, b, bounds=(0, np.inf)))[1] > 6
+
+
 def test_few_large_differences_cost_degrees_of_freedom() -> None:
     d = np.concatenate([[-1.0, -1.0], np.tile([0.1, 0.3], 24)])
     expected = stats.t.interval(0.95, 2 * 50 / (stats.kurtosis(d, fisher=False) - 1), loc=d.mean(), scale=stats.sem(d))

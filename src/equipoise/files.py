@@ -27,6 +27,24 @@ MAX_DEPTH = 64  # nesting of one JSON value
 
 CUT_SHORT = (EOFError, gzip.BadGzipFile, zlib.error)  # what a gzip stream that ends early raises
 
+# Bytes that are no text are decoded to a half surrogate, which no valid UTF-8 or UTF-16 decodes to: a file may hold a '�' of its own.
+MARK_BAD_BYTES = "equipoise-mark"
+_MARK = "\udc80"
+
+
+def _mark(problem: UnicodeError) -> tuple[str, int]:
+    if not isinstance(problem, UnicodeDecodeError):
+        raise problem
+    return _MARK, problem.end
+
+
+codecs.register_error(MARK_BAD_BYTES, _mark)
+
+
+def replace_bad_bytes(text: str) -> tuple[str, bool]:
+    """(text with '�' for what `MARK_BAD_BYTES` marked, whether anything was)."""
+    return (text.replace(_MARK, "\ufffd"), True) if _MARK in text else (text, False)
+
 
 @contextmanager
 def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
@@ -165,14 +183,15 @@ def _lines_of(path: Path) -> Iterator[IO[Any]]:
             handle.seek(0)
         except CUT_SHORT:
             head = b""
-        yield io.TextIOWrapper(handle, "utf-16", errors="replace") if encoding_of(head) == "utf-16" else handle
+        yield io.TextIOWrapper(handle, "utf-16", errors=MARK_BAD_BYTES) if encoding_of(head) == "utf-16" else handle
 
 
 def read_json_lines(path: Path, *, warn: Callable[[str, str], None]) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of a JSON-lines file. Lines that cannot be used are skipped, each kind with a warning.
 
     A torn last line (a crash while writing) and a gzip stream cut short are warnings; so is a line that is not
-    a JSON object. A line over 64 MB is an error: nothing that a trainer writes is that long.
+    a JSON object. Bytes that are no text become '�', with a warning. A line over 64 MB is an error: nothing that a
+    trainer writes is that long.
     """
     with _lines_of(path) as handle:
         number = 0
@@ -195,13 +214,15 @@ def read_json_lines(path: Path, *, warn: Callable[[str, str], None]) -> Iterator
             if not line.strip():
                 continue
             try:
-                value = parse_json(line)
+                value, replaced = parse_damaged_json(line)
             except ValueError as problem:
                 if not line.endswith(b"\n" if isinstance(line, bytes) else "\n"):
                     warn("truncated", f"{path.name}: the last line ({number}) is cut off and was skipped")
                 else:
                     warn("bad-line", f"{path.name}: line {number} is not JSON ({problem}) and was skipped")
                 continue
+            if replaced:
+                warn("encoding", not_text(path, f"line {number}"))
             if not isinstance(value, dict):
                 warn(
                     "bad-line",
@@ -215,7 +236,7 @@ def read_json_array(path: Path, *, warn: Callable[[str, str], None]) -> Iterator
     """(position from 1, object) of a JSON document that is one array, an element at a time: the file is never held whole."""
     decoder = json.JSONDecoder()
     with open_bytes(path) as handle:
-        text = _Window(path, handle)
+        text = _Window(path, handle, warn)
         if text.skip(" \t\r\n") != "[":
             raise UsageError(f"{path} is not a JSON array")
         text.at += 1
@@ -264,9 +285,9 @@ def read_json_array(path: Path, *, warn: Callable[[str, str], None]) -> Iterator
 class _Window:
     """A sliding piece of a file's text. It grows twofold while one element needs more, so that decoding stays linear."""
 
-    def __init__(self, path: Path, handle: IO[bytes]) -> None:
-        self._path, self._handle = path, handle
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace")
+    def __init__(self, path: Path, handle: IO[bytes], warn: Callable[[str, str], None]) -> None:
+        self._path, self._handle, self._warn = path, handle, warn
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")(MARK_BAD_BYTES)
         self.held, self.at, self.ended = "", 0, False
 
     def more(self) -> bool:
@@ -279,7 +300,10 @@ class _Window:
         except CUT_SHORT:
             data = b""
         self.ended = not data
-        self.held, self.at = rest + self._decode.decode(data, final=self.ended), 0
+        read, replaced = replace_bad_bytes(self._decode.decode(data, final=self.ended))
+        if replaced:
+            self._warn("encoding", not_text(self._path, "the array"))
+        self.held, self.at = rest + read, 0
         return not self.ended
 
     def may_go_on(self, problem: json.JSONDecodeError) -> bool:
@@ -322,6 +346,22 @@ def parse_json(data: bytes | str) -> Any:
     if opened > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH}")
     return value
+
+
+def parse_damaged_json(line: bytes | str) -> tuple[Any, bool]:
+    """(`parse_json` of a line with '�' for the bytes that are no text, whether there were any)."""
+    if isinstance(line, bytes):
+        try:
+            return parse_json(line), False
+        except UnicodeDecodeError:
+            return parse_json(line.decode("utf-8-sig", "replace")), True
+    line, replaced = replace_bad_bytes(line)
+    return parse_json(line), replaced
+
+
+def not_text(path: Path, where: str) -> str:
+    """The warning for bytes that are no text."""
+    return f"{path.name}: {where} is not UTF-8; the bytes that are not were replaced"
 
 
 def _depth(value: Any) -> int:

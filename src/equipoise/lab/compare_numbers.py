@@ -156,7 +156,9 @@ def arm_of(
     return Arm(
         strategy=name,
         accuracy=_named("accuracy", mean_of_prompts(right_P[judged], bounds=(0, 1)) if judged.any() else None),
-        difference=_named("difference", paired_difference(right_P[both], other_P[both]) if both.any() else None),
+        difference=_named(
+            "difference", paired_difference(right_P[both], other_P[both], bounds=(0, 1)) if both.any() else None
+        ),
         tokens=_named(unit, mean_of_prompts(tokens_P, bounds=(0, np.inf))),
         tokens_share=_named(f"{unit} share", share, missing=f"{unit} of the reference"),
         samples=_named("samples", mean_of_prompts(mine.samples_PR.mean(axis=1), bounds=(0, np.inf))),

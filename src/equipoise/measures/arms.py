@@ -217,7 +217,7 @@ def _paired(spread: Spread, name: str, a: np.ndarray, b: np.ndarray, at: dict[st
         return [Estimate(name, None, n=0, at=at, missing=f"{spread.missing}, in both")]
     note = _left_out(spread, np.where(both, 0.0, np.nan)) + note
     a, b = a[both], b[both]
-    difference = paired_difference(a, b)
+    difference = paired_difference(a, b, bounds=spread.bounds or (-np.inf, np.inf))
     estimates = [_estimate(spread, name, difference, at, note)]
     if spread.relative and b.sum() > 0:
         estimates.append(_estimate(spread, f"{name}_rel", relative_difference(a, b, difference), at, note))

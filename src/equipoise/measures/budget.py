@@ -214,7 +214,7 @@ def _against_baseline(part: AnswerTable, sweep: Sweep, baseline: AnswerTable, at
         if len(same) and len(pairs):
             mine, other = sweep.accuracy_PB[pairs[:, 0], b], base.accuracy_PB[pairs[:, 1], same[0]]
             where = at | {"budget": float(budget), "against": "baseline"}
-            results.append(paired_difference(mine, other).named("accuracy_vs_baseline", where))
+            results.append(paired_difference(mine, other, bounds=(0, 1)).named("accuracy_vs_baseline", where))
     return results
 
 

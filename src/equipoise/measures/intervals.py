@@ -70,8 +70,10 @@ def mean_of_prompts(values_P: ArrayLike, *, bounds: tuple[float, float] | None) 
     return Interval(mean, low, high, n, "mean over prompts; t interval on the log scale")
 
 
-def paired_difference(a_P: ArrayLike, b_P: ArrayLike) -> Interval:
+def paired_difference(a_P: ArrayLike, b_P: ArrayLike, *, bounds: tuple[float, float] = (-np.inf, np.inf)) -> Interval:
     """Mean of a − b over the same prompts, t interval with the degrees of freedom that the kurtosis leaves.
+
+    `bounds`: of the values. The interval reaches no further than their differences can.
 
     Shown when at least MIN_DIFFERING prompts differ (a quarter of them where that is less): over fewer, an interval that does
     not cover too little covers more than 99 %. Small differences count: hiding the samples in which a few large ones dominate
@@ -95,7 +97,8 @@ def paired_difference(a_P: ArrayLike, b_P: ArrayLike) -> Interval:
     if _constant(differences):
         return Interval(mean, None, None, n, f"{how}; no interval: all {n} differences are equal")
     half = t_quantile(differences - mean) * float(differences.std(ddof=1)) / n**0.5
-    return Interval(mean, mean - half, mean + half, n, f"{how}; t interval")
+    furthest = bounds[1] - bounds[0]
+    return Interval(mean, max(mean - half, -furthest), min(mean + half, furthest), n, f"{how}; t interval")
 
 
 def difference_of_means(a_P: ArrayLike, b_Q: ArrayLike, *, bounds: tuple[float, float] | None = None) -> Interval:

@@ -131,7 +131,9 @@ def _crossing_estimate(arm: Arm) -> Estimate:
     found = []
     for k in ks:
         ours = pass_at_k_of(run.correct_P[mine], run.drawn_P[mine], k)
-        found.append(paired_difference(ours, pass_at_k_of(base.correct_P[theirs], base.drawn_P[theirs], k)))
+        found.append(
+            paired_difference(ours, pass_at_k_of(base.correct_P[theirs], base.drawn_P[theirs], k), bounds=(0, 1))
+        )
     at["k"], n = [ks[0], ks[-1]], len(mine)
     how = "smallest k from which pass@k stays below the baseline's, by a line in log2 k" + arm.unlike
     value = crossing(ks, np.asarray([each.value for each in found]))

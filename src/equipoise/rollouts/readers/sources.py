@@ -11,14 +11,17 @@ from typing import IO, Any, Literal
 from equipoise.errors import UsageError
 from equipoise.files import (
     CUT_SHORT,
+    MARK_BAD_BYTES,
     MAX_DOCUMENT,
     MAX_LINE,
     encoding_of,
+    not_text,
     open_bytes,
     parse_json,
     read_json,
     read_json_array,
     read_json_lines,
+    replace_bad_bytes,
 )
 from equipoise.rollouts.readers.foreign import natural
 from equipoise.rollouts.rows import Warn
@@ -160,13 +163,14 @@ def _text_lines(path: Path, handle: IO[bytes], warn: Warn) -> Iterator[str]:
     try:
         head = handle.read(2)
         handle.seek(0)
-        text = io.TextIOWrapper(handle, encoding_of(head), errors="replace", newline="")
+        text = io.TextIOWrapper(handle, encoding_of(head), errors=MARK_BAD_BYTES, newline="")
         while line := text.readline(MAX_LINE + 1):
             number += 1
             if len(line) > MAX_LINE:
                 raise UsageError(f"{path}: line {number} is longer than {MAX_LINE // 2**20} MB")
-            if "\ufffd" in line:
-                warn("encoding", f"{path.name}: line {number} is not UTF-8; the bytes that are not were replaced")
+            line, replaced = replace_bad_bytes(line)
+            if replaced:
+                warn("encoding", not_text(path, f"line {number}"))
             yield line
     except CUT_SHORT:
         warn("truncated", f"{path.name}: the gzip stream ends early after line {number}; the lines before it are used")
