@@ -168,6 +168,42 @@ def test_diagnose_keeps_its_contract(equipoise, files):
     assert loss["value"] == pytest.approx(accuracy[4000] - accuracy[2000])  # 2000 is best in either half
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "folder", "parts"])
+@pytest.mark.parametrize("command", ["diagnose", "measure passk"])
+def test_a_column_map_does_not_shut_out_a_baseline_that_has_the_column(equipoise, files, tmp_path, command, kind):
+    run = [{("accuracy_reward" if k == "correct" else k): v for k, v in row.items()} for row in rollouts()]
+    path = write(tmp_path / "run.jsonl", run)
+    base = pd.read_json(files["base"], lines=True, dtype=False)
+    against = tmp_path / f"base.{kind}"
+    if kind == "jsonl":
+        write(against, base.to_dict("records"))
+    elif kind == "parquet":
+        base.to_parquet(against)
+    elif kind == "folder":
+        assert equipoise("convert", files["base"], against).code == 0
+    else:  # one file of it has the run's name of the column, the other the record's
+        against.mkdir()
+        write(against / "a.jsonl", base[::2].rename(columns={"correct": "accuracy_reward"}).to_dict("records"))
+        write(against / "b.jsonl", base[1::2].to_dict("records"))
+    options = ("--column", "correct=accuracy_reward", "--json")
+    found = equipoise(*command.split(), path, "--baseline", against, *options).json
+    plain = equipoise(*command.split(), files["run"], "--baseline", files["base"], "--json").json
+    (numbers,) = {"findings", "results"} & set(plain)
+    assert plain[numbers]
+    assert found[numbers] == plain[numbers]
+
+
+def test_a_baseline_with_neither_column_of_the_map_is_refused(equipoise, tmp_path):
+    run = [{("accuracy_reward" if k == "correct" else k): v for k, v in row.items()} for row in rollouts()]
+    base = [{k: v for k, v in row.items() if k != "correct"} for row in rollouts(seed=5)]
+    paths = write(tmp_path / "run.jsonl", run), "--baseline", write(tmp_path / "base.jsonl", base)
+    result = equipoise("diagnose", *paths, "--column", "correct=accuracy_reward")
+    one_line(result, "base.jsonl has no column 'accuracy_reward' to read as correct nor one that is correct itself")
+    # The map of the run itself is taken at its word, also where the record's name is there.
+    typo = equipoise("diagnose", write(tmp_path / "own.jsonl", rollouts()), "--column", "correct=acuracy_reward")
+    one_line(typo, "no column 'acuracy_reward' to read as correct;")
+
+
 def test_the_card_names_verdict_evidence_and_action(equipoise, files):
     result = equipoise("diagnose", files["sweep"], "--use", "answer")
     assert result.code == 0

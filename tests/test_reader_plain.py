@@ -405,6 +405,83 @@ def test_csv_that_is_cut_or_broken_is_read_as_far_as_it_goes(tmp_path):
     assert kinds(short) == {"truncated"}
 
 
+@pytest.mark.parametrize(
+    ("name", "encoding"),
+    [("x.csv", "utf-8"), ("x.csv", "utf-16"), ("x.jsonl", "utf-8"), ("x.jsonl", "utf-16"), ("x.json", "utf-8")],
+)
+def test_a_replacement_character_that_the_file_holds_is_text(tmp_path, name, encoding):
+    rows = [{"prompt": "q", "completion": "a\ufffdb", "reward": 1.0}] * 2
+    text = {
+        "x.csv": "prompt,completion,reward\n" + "q,a\ufffdb,1\n" * 2,
+        "x.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
+        "x.json": json.dumps(rows, ensure_ascii=False),
+    }[name]
+    run = read_run(write(tmp_path / name, text, encoding))
+    assert [row["completion"] for row in rows_of(run)] == ["a\ufffdb"] * 2
+    assert not kinds(run)
+
+
+def test_bytes_that_are_no_text_are_replaced_alike_in_every_format(tmp_path):
+    row = b'{"prompt": "q", "completion": "a%sb", "reward": 1.0}'
+    bad, good = row % b"\xe9", row % "é".encode()
+    files = {
+        "x.csv": b"prompt,completion,reward\nq,a\xe9b,1\nq,a\xc3\xa9b,1\n",
+        "x.jsonl": bad + b"\n" + good + b"\n",
+        "x.json": b"[" + bad + b", " + good + b"]",
+        "one.json": b'{"rows": [' + bad + b", " + good + b"]}",
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+        run = read_run(tmp_path / name)
+        assert [found["completion"] for found in rows_of(run)] == ["a\ufffdb", "aéb"], name
+        assert {kind: count for kind, (_, count) in run.warnings.entries.items()} == {"encoding": 1}, name
+    halved = '{"prompt": "q", "completion": "a?b", "reward": 1.0}\n'.encode("utf-16").replace(b"?\0", b"\0\xd8")
+    (tmp_path / "wide.jsonl").write_bytes(halved)
+    wide = read_run(tmp_path / "wide.jsonl")
+    assert [found["completion"] for found in rows_of(wide)] == ["a\ufffdb"]
+    assert kinds(wide) == {"encoding"}
+
+
+def test_a_last_line_cut_inside_a_character_is_cut_off(tmp_path):
+    line = '{"prompt": "q", "completion": "é", "reward": 1.0}\n'.encode()
+    (tmp_path / "x.jsonl").write_bytes(line + line[: line.index(b"\xa9")])
+    run = read_run(tmp_path / "x.jsonl")
+    assert [found["completion"] for found in rows_of(run)] == ["é"]
+    assert kinds(run) == {"truncated"}
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.txt", "x"])
+def test_parquet_is_read_whatever_its_name(tmp_path, name):
+    pd.DataFrame({"prompt": ["q", "q"], "completion": ["a", "b"], "reward": [1.0, 0.5]}).to_parquet(tmp_path / name)
+    assert column(tmp_path / name, "completion") == ["a", "b"]
+
+
+@pytest.mark.parametrize("comma", [",", ";", "\t"])
+@pytest.mark.parametrize("name", ["x.txt", "x", "x.jsonl", "x.jsonl.gz"])
+def test_csv_of_another_name_is_refused_with_the_name_to_give_it(tmp_path, name, comma):
+    # A field of several lines, and a character across the border of what is looked at.
+    data = CSV.replace(",", comma).replace("é", '"é\né"').encode() + f"q{comma}{'é' * 40_000}{comma}1\n".encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(UsageError, match=r"looks like CSV.*name it x\.csv(\.gz)?$|name it x\.csv;") as refused:
+        read_run(tmp_path / name)
+    renamed = tmp_path / ("x.csv.gz" if name.endswith(".gz") else "x.csv")
+    assert renamed.name in str(refused.value)
+    (tmp_path / name).rename(renamed)
+    assert column(renamed, "completion") == ["é\né", "b", "é" * 40_000]
+
+
+@pytest.mark.parametrize("text", ["Dear all, hello\nthis has none\n", "one line, of text", "a\nb\n", "\x00\x01,\n"])
+def test_other_text_is_not_called_csv(tmp_path, text):
+    with pytest.raises(UsageError) as refused:
+        read_run(write(tmp_path / "x.txt", text))
+    assert "CSV: name" not in str(refused.value)
+
+
+def test_columns_that_say_nothing_are_refused_with_the_flag_that_names_them(tmp_path):
+    with pytest.raises(UsageError, match=r"its columns are a, b; .*--column prompt_id=NAME"):
+        read_run(write(tmp_path / "x.csv", "a,b\n1,2\n"))
+
+
 def test_csv_fields_may_be_long_and_have_a_limit(tmp_path):
     path = tmp_path / "x.csv"
     with open(path, "w", newline="") as handle:

@@ -108,7 +108,7 @@ def test_plain_leaves_no_nan_at_any_depth():
         ('{"a": 1}\n{"a": 2}\n'.encode("utf-16"), [1, 2], []),
         (b'{"a": 1}\n{"a": ', [1], ["truncated"]),
         (b'{"a": 1}\nnot json\n[1]\n{"a": 2}\n', [1, 2], ["bad-line"]),
-        (b'{"a": 1}\n{"a": "\xff\xfe"}\n', [1], ["bad-line"]),
+        (b'{"a": 1}\n{"a": "\xff\xfe"}\n', [1, "\ufffd\ufffd"], ["encoding"]),
         (b'{"a": 1}\n' + b'{"a":' * 70 + b"1" + b"}" * 70 + b"\n", [1], ["bad-line"]),
         (b'{"a": 1}\n' + b"[" * 100_000 + b"\n", [1], ["bad-line"]),
         (b'{"a": 1}\n{"a": ' + b"1" * 5000 + b"}\n", [1], ["bad-line"]),

@@ -28,6 +28,7 @@ from equipoise.samplers.recorded import RecordedPool  # noqa: E402
 from equipoise.samplers.scripted import Reply, Scripted  # noqa: E402
 from equipoise.tasks.asking import ask, ask_text, default_split, find_task_or_file  # noqa: E402
 from equipoise.tasks.table import find_task  # noqa: E402
+from equipoise.tasks.task import AtMost  # noqa: E402
 
 TASK = "countdown:numbers=4"
 
@@ -342,3 +343,41 @@ def test_what_cannot_be_sampled_is_one_line(equipoise, tmp_path, words, said):
     code, out, err = equipoise("sample", *words, "-o", tmp_path / "x")
     assert (code, out) == (2, "")
     assert said in err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sample", "packaged", "TASK", "-n", 1, "-o", "OUT"),
+        ("probe", "--model", "packaged", "--task", "TASK", "-n", 1, "--budgets", "4,8,12", "-o", "OUT"),
+        ("solve", "--task", "TASK", "--strategy", "single"),
+        ("compare", "--model", "packaged", "--task", "TASK", "--strategies", "single,majority:n=2", "--repeats", 1),
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_default_number_of_problems_is_no_more_than_a_file_holds(equipoise, tmp_path, words):
+    file = tmp_path / "three.jsonl"
+    targets = (24, 12, 10)
+    file.write_text("".join(json.dumps({"numbers": [3, 4, 5, 6], "target": target}) + "\n" for target in targets))
+    words = [{"TASK": f"countdown:file={file}", "OUT": tmp_path / "out"}.get(word, word) for word in words]
+    code, out, err = equipoise(*words, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["asked" if words[0] == "solve" else "problems"] == 3
+    code, out, err = equipoise(*words, "--problems", 4, "--json")
+    assert code == 2
+    assert "4 different problems were asked for, and this task has 3 in split 'all': ask for fewer (--problems" in err
+
+
+def test_a_split_of_which_a_file_has_no_problem_is_refused(tmp_path):
+    file = tmp_path / "one.jsonl"
+    file.write_text('{"numbers": [3, 4, 5, 6], "target": 24}\n')
+    task, given, refused = find_task("countdown", file=str(file)), [], []
+    for split in ("train", "tune", "test"):  # one problem is in one of them
+        try:
+            given.append(task.problems(0, AtMost(5), split=split))
+        except UsageError as problem:
+            refused.append(str(problem))
+    assert [len(problems) for problems in given] == [1]
+    assert len(refused) == 2
+    assert "has 0 in split" in refused[0]

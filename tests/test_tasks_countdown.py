@@ -161,7 +161,7 @@ def test_problems_of_a_parquet_file(tmp_path):
     assert {p.prompt for p in task.problems(0, 3, split="all")} == {"1,2,3=6>", "4,5,6=15>", "7,8,9=24>"}
     parts = []
     for split in ("train", "tune", "test"):
-        with pytest.raises(UsageError, match="split='all'") as refusal:
+        with pytest.raises(UsageError, match="for split 'all'") as refusal:
             task.problems(0, 3, split=split)
         parts.append(int(re.search(r"has (\d+)", str(refusal.value))[1]))
     assert sum(parts) == 3
@@ -197,6 +197,17 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path, line, words):
     with pytest.raises(UsageError) as problem:
         Countdown(file=str(path)).problems(0, 1, split="all")
     assert words in str(problem.value)
+
+
+def test_a_problem_file_is_parquet_by_its_bytes_and_text_to_the_last_one(tmp_path):
+    path = tmp_path / "x.jsonl"
+    pq.write_table(pa.table({"numbers": [[1, 2, 3, 4]], "target": [10]}), path)
+    (problem,) = Countdown(file=str(path)).problems(0, 1, split="all")
+    assert problem.params["numbers"] == [1, 2, 3, 4]
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes(b'{"numbers": [1, 2, 3, 4], "target": 10, "from": "caf\xe9"}\n')
+    with pytest.raises(UsageError, match="line 1 is not UTF-8: a problem file must be whole"):
+        Countdown(file=str(bad)).problems(0, 1, split="all")
 
 
 def test_a_missing_file_and_one_that_is_no_parquet(tmp_path):

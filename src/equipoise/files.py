@@ -167,6 +167,15 @@ def open_bytes(path: Path) -> IO[bytes]:
         raise UsageError(f"cannot read {path}: {problem.strerror or problem}") from problem
 
 
+def is_parquet(path: Path) -> bool:
+    """Whether a file is Parquet by its first bytes, whatever its name is."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read(4) == b"PAR1"
+    except OSError:
+        return False
+
+
 def encoding_of(head: bytes) -> str:
     """The encoding that a byte-order mark announces; UTF-8 otherwise."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

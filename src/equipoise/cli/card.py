@@ -6,10 +6,12 @@ from rich.text import Text
 
 from equipoise.base import Diagnosis, Finding
 from equipoise.cli.show import console
+from equipoise.diagnosis.headlines import steps_of
 from equipoise.text.display import safe_text
 
 EVIDENCE_SHOWN = 3
 NUMBERS_SHOWN = 6
+MISSING_SHOWN = 5
 _CONDITIONS = ("run_id", "split", "strategy", "temperature")
 _MARK = {
     "failing": ("✗", "red"),
@@ -45,12 +47,15 @@ def print_card(found: Diagnosis, *, title: str | None = None) -> None:
         if finding.severity == "info":
             numbers.setdefault((finding.name, finding.estimate.at.get("problems")), finding)  # one condition of each
     if numbers:
-        out.print(Text("  measured", style="bold"))
-        for finding in list(numbers.values())[:NUMBERS_SHOWN]:
-            out.print(_evidence(finding))
+        listed = list(numbers.values())[:NUMBERS_SHOWN]
+        steps = {steps_of(finding) for finding in listed}
+        common = next(iter(steps)) if len(steps) == 1 else None  # said once, in the title
+        out.print(Text("  measured" + (f" in {common}, the last" if common else ""), style="bold"))
+        for finding in listed:
+            out.print(_evidence(finding, steps=common is None))
     _section(out, "what would change this", found.would_change[:3])
     if found.missing:
-        _section(out, "not measured", found.missing[:4])
+        _section(out, "not measured", found.missing[:MISSING_SHOWN])
     out.print(Text("  next action", style="bold"))
     out.print(Text(f"    {safe_text(found.prescription.why, 600)}"))
     for line in found.prescription.lines:
@@ -61,11 +66,12 @@ def print_card(found: Diagnosis, *, title: str | None = None) -> None:
             out.print(Text(f"      {safe_text(pasted, 600)}", style="cyan"))
 
 
-def _evidence(finding: Finding) -> Text:
+def _evidence(finding: Finding, *, steps: bool = True) -> Text:
     mark, colour = _MARK[finding.severity]
     number = finding.estimate
     interval = "no interval" if finding.interval is None else f"95% interval {finding.interval}"
-    drawn = ", ".join(f"{key} {value}" for key, value in number.at.items() if key in _CONDITIONS and value is not None)
+    known = [f"{key} {value}" for key, value in number.at.items() if key in _CONDITIONS and value is not None]
+    drawn = ", ".join([*known, *filter(None, [steps_of(finding) if steps else None])])
     line = Text("    ")
     line.append(mark, style=colour)
     line.append(f" {safe_text(finding.reading, 200)}")

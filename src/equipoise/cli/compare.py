@@ -73,7 +73,9 @@ def compare(
         list[str] | None,
         typer.Option(metavar="OURS=THEIRS", help="names of the pool's columns, e.g. prompt_id=puzzle_idx"),
     ] = None,
-    problems: Annotated[int, typer.Option(help="problems of the task", min=1)] = 20,
+    problems: Annotated[
+        int | None, typer.Option(help="problems of the task; default: 20, or all of a file that holds fewer", min=1)
+    ] = None,
     split: Annotated[
         str | None, typer.Option(help="of the task: train, tune, test or all; default: all of a file, else test")
     ] = None,
@@ -109,6 +111,7 @@ def compare(
     from equipoise.lab.compare import split_specs
     from equipoise.lab.compare_files import write_compared
     from equipoise.lab.compare_run import live_pool
+    from equipoise.tasks.task import AtMost
     from equipoise.text.display import safe_text
 
     specs = [spec for text in strategies for spec in split_specs(text)]
@@ -123,7 +126,7 @@ def compare(
             else live_pool(
                 task or "",
                 model or "",
-                problems=problems,
+                problems=problems or AtMost(20),
                 split=split,
                 max_tokens=max_tokens,
                 temperature=temperature,

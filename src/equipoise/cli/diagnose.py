@@ -51,6 +51,7 @@ def diagnose(
     from equipoise.diagnosis.verdict import diagnose as diagnose_run
     from equipoise.diagnosis.verdict import verdicts_named
 
+    columns = parse_columns(column)
     failing = {verdict for name in fail_on or () for verdict in verdicts_named(name)}
     with counting("reading", quiet=as_json) as progress:
         found = diagnose_run(
@@ -59,7 +60,7 @@ def diagnose(
             use=use,
             k=k,
             solved_at=solved_at,
-            columns=parse_columns(column),
+            columns=columns,
             seed=seed,
             progress=progress,
         )

@@ -40,7 +40,9 @@ def probe(
     end: Annotated[str, typer.Option(help="what ends the thinking, where the limit is held from outside")] = "</think>",
     cue: Annotated[str | None, typer.Option(help="said after a forced end of thinking, as 'Final Answer:'")] = None,
     samples: Annotated[int, typer.Option("-n", "--samples", help="completions of each problem and budget", min=1)] = 8,
-    problems: Annotated[int, typer.Option(help="problems", min=1)] = 50,
+    problems: Annotated[
+        int | None, typer.Option(help="problems; default: 50, or all of a file that holds fewer", min=1)
+    ] = None,
     spend: Annotated[
         float | None,
         typer.Option(
@@ -82,6 +84,7 @@ def probe(
     from equipoise.errors import UsageError
     from equipoise.lab.probe import probe as run
     from equipoise.lab.probe_pool import probe_pool
+    from equipoise.tasks.task import AtMost
     from equipoise.text.display import safe_text
 
     sources = {"--model": model, "--upstream": upstream, "--pool": pool}
@@ -100,7 +103,7 @@ def probe(
             out,
             budgets=_numbers(budgets),
             samples=samples,
-            problems=problems,
+            problems=problems or AtMost(50),
             answer_tokens=answer_tokens,
             thinking_field=thinking_field,
             markers=("<think>", end),

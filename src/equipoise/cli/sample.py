@@ -20,7 +20,9 @@ def sample(
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="run folder; one that is there is gone on with")],
     samples: Annotated[int, typer.Option("-n", "--samples", help="completions of each problem", min=1)] = 16,
-    problems: Annotated[int, typer.Option(help="problems", min=1)] = 100,
+    problems: Annotated[
+        int | None, typer.Option(help="problems; default: 100, or all of a file that holds fewer", min=1)
+    ] = None,
     budget: Annotated[
         list[int] | None,
         typer.Option(
@@ -75,13 +77,14 @@ def sample(
     from equipoise.cli.numbers import print_estimates
     from equipoise.cli.show import print_json, print_warnings
     from equipoise.lab.sample import sample as run
+    from equipoise.tasks.task import AtMost
     from equipoise.text.display import safe_text
 
     found = run(
         model,
         task,
         out,
-        problems=problems,
+        problems=problems or AtMost(100),
         samples=samples,
         budgets=budget or (),
         answer_tokens=answer_tokens,

@@ -28,7 +28,9 @@ def solve(
     run_budget: Annotated[
         int | None, typer.Option(help="tokens that may be generated for all questions together", min=1)
     ] = None,
-    problems: Annotated[int, typer.Option(help="problems of the task", min=1)] = 20,
+    problems: Annotated[
+        int | None, typer.Option(help="problems of the task; default: 20, or all of a file that holds fewer", min=1)
+    ] = None,
     split: Annotated[
         str | None, typer.Option(help="of the task: train, tune, test or all; default: all of a file, else test")
     ] = None,
@@ -72,6 +74,7 @@ def solve(
     from equipoise.lab.solve import solve as run
     from equipoise.lab.solve import solve_task
     from equipoise.lab.solve_record import HEADS
+    from equipoise.tasks.task import AtMost
     from equipoise.text.display import safe_text
 
     if (question is None) == (task is None):
@@ -102,7 +105,7 @@ def solve(
     found = solve_task(
         task,
         model,
-        problems=problems,
+        problems=problems or AtMost(20),
         split=split,
         max_tokens=max_tokens,
         temperature=temperature,

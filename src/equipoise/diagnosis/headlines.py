@@ -52,3 +52,12 @@ def show_headlines(estimates: Mapping[str, Sequence[Estimate]], *, k: int) -> li
                 reading, interval = spell(headline.reading, number, k)
                 findings.append(Finding(number, name, headline.loop, "info", reading, 0.0, interval))
     return findings
+
+
+def steps_of(finding: Finding) -> str | None:
+    """The steps that a number of the last ones is of, in words. None: it is of no part of the run, or of a change over it."""
+    at = finding.estimate.at
+    if at.get("window") != "late" or at.get("step") is None:
+        return None
+    first, last = at["step"]
+    return f"step {last}" if first == last else f"steps {first} to {last}"

@@ -66,7 +66,17 @@ def preference(number: Estimate) -> tuple[bool, bool, int]:
 def _finding(rule: Rule, number: Estimate, k: int) -> Finding:
     severity, strength = _severity(rule, number)
     reading, interval = spell(rule.reading, number, k)
+    if alike(number):
+        reading += ": no problem differs"
     return Finding(number, rule.name, rule.loop, severity, reading, strength, interval)
+
+
+_ALIKE = re.compile(r"no interval: 0 of \d+ prompts differ")  # as `measures.intervals.paired_difference` words it
+
+
+def alike(number: Estimate) -> bool:
+    """Whether the two sides of a difference are equal on every problem: it has no interval, and more problems give none."""
+    return number.value == 0 and _ALIKE.search(number.how) is not None
 
 
 _UNIT = re.compile(r"\{value(:[^}]*)\}")

@@ -53,7 +53,7 @@ class Rule:
         return self.limit < self.neutral
 
 
-_BASELINE = "the base model's rollouts on the same problems (--baseline PATH), or rollouts of several training steps"
+BASELINE = "the base model's rollouts on the same problems (--baseline PATH), or rollouts of several training steps"
 _TOKENS = "token entropies over several training steps (column entropies; a capture in the trainer writes them)"
 _BUDGETS = "rollouts of the same problems at three or more thinking budgets (column budget)"
 
@@ -61,20 +61,20 @@ RULES: tuple[Rule, ...] = (
     # --- training loop: outcomes --------------------------------------------------------------------------------------
     Rule(
         "pass@k lost", "training", "outcome", ("search",), "passk", ("pass@{k}_vs_baseline", "pass@{k}_change"), -0.05,
-        "pass@{k} changed by {value:+.1%} of the problems", _BASELINE,
+        "pass@{k} changed by {value:+.1%} of the problems", BASELINE,
     ),
     Rule(
         "vote lost", "training", "outcome", ("vote",), "majk", ("maj@{k}_vs_baseline", "maj@{k}_change"), -0.05,
-        "maj@{k} changed by {value:+.1%} of the problems", _BASELINE,
+        "maj@{k} changed by {value:+.1%} of the problems", BASELINE,
     ),
     Rule(
         "single answer lost", "training", "outcome", ("answer",), "passk", ("pass@1_vs_baseline", "pass@1_change"), -0.03,
-        "pass@1 changed by {value:+.1%}", _BASELINE,
+        "pass@1 changed by {value:+.1%}", BASELINE,
     ),
     Rule(
         "unsolved problems grow alike", "training", "outcome", ("search",), "diversity",
         ("distinct@{k}_vs_baseline_rel", "distinct@{k}_change_rel"), -0.25,
-        "distinct answers on unsolved problems changed by {value:+.0%}", _BASELINE, problems="unsolved",
+        "distinct answers on unsolved problems changed by {value:+.0%}", BASELINE, problems="unsolved",
     ),
     # --- training loop: processes and signs ---------------------------------------------------------------------------
     Rule(
@@ -92,11 +92,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "answers repeat", "training", "sign", ("search", "vote"), "diversity", ("collision_change",), 0.3,
-        "two answers to an unsolved problem agree {value:+.1%} more often than at the start", _BASELINE, problems="unsolved",
+        "two answers to an unsolved problem agree {value:+.1%} more often than at the start", BASELINE, problems="unsolved",
     ),
     Rule(
         "training explores less than sampling", "training", "sign", ("search",), "transfer", ("transfer_gap",), -0.25,
-        "training reached {value:+.0%} distinct answers on unsolved problems against as many samples of the base model", _BASELINE,
+        "training reached {value:+.0%} distinct answers on unsolved problems against as many samples of the base model", BASELINE,
     ),
     # --- inference loop -----------------------------------------------------------------------------------------------
     Rule(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from equipoise.base import Diagnosis, Finding, Verdict
 from equipoise.diagnosis import headlines, rules
 from equipoise.diagnosis.judge import Judgement, judge
+from equipoise.diagnosis.missing import what_is_missing
 from equipoise.diagnosis.prescribe import prescribe
 from equipoise.diagnosis.rules import USES, Rule
 from equipoise.errors import UsageError, unknown_name
@@ -54,7 +55,7 @@ def diagnose(
     """
     _check(use, k)
     run = open_source(source, columns=columns)
-    base = None if baseline is None else open_source(baseline, columns=columns)
+    base = None if baseline is None else open_source(baseline, columns=columns, baseline=True)
     options = Options(solved_at=solved_at, seed=seed)
     evidence = collect(run, options=options, progress=progress)
     against = None if base is None else collect(base, options=options)
@@ -85,7 +86,7 @@ def diagnose_evidence(
         confidence=found.confidence,
         use=use if use == "answer" else f"{use}, k = {depth}",
         findings=(*_ordered(found), *headlines.show_headlines(numbers, k=depth)),
-        missing=_missing(found),
+        missing=what_is_missing(found, numbers, evidence, baseline),
         would_change=_would_change(found),
         prescription=prescribe(found, numbers),
         n_prompts=evidence.n_prompts,
@@ -118,21 +119,6 @@ def _ordered(found: Judgement) -> tuple[Finding, ...]:
         return rank, _WEIGHT[rule.weight], -finding.strength
 
     return tuple(finding for _, finding in sorted(pairs, key=key))
-
-
-def _missing(found: Judgement) -> tuple[str, ...]:
-    """What would let each loop be judged: for an unknown one all that could decide it, for the other what is still open."""
-    lines = []
-    for loop, state in found.states.items():
-        mine = [read for read in found.reads if read.rule.loop == loop and read.rule.weight != "sign"]
-        lines += [f"{loop} loop: {read.missing}" for read in mine if read.finding is None and state == "unknown"]
-        wide = [read.finding for read in mine if read.finding is not None and read.finding.severity == "unclear"]
-        if wide and state == "unknown":
-            seen = ", ".join(
-                f"{finding.name}: {finding.interval or 'no interval'}, n = {finding.estimate.n}" for finding in wide
-            )
-            lines.append(f"{loop} loop: more problems; the intervals are too wide to tell ({seen})")
-    return tuple(dict.fromkeys(lines))
 
 
 def _would_change(found: Judgement) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from equipoise.infer.together import together
 from equipoise.lab.open_model import open_sampler
 from equipoise.measures.votes import tally_votes
 from equipoise.tasks.asking import ask, default_split, find_task_or_file, posed_as_chat
+from equipoise.tasks.task import AtMost
 
 Strategy = Callable[[Question, Metered], Awaitable[Choice]]
 Tick = Callable[[int, int], None]  # questions answered, of how many
@@ -50,7 +51,7 @@ def live_pool(
     task: str,
     model: str | Path | Sampler,
     *,
-    problems: int = 20,
+    problems: int = AtMost(20),
     split: str | None = None,
     max_tokens: int | None = None,
     temperature: float = 1.0,

@@ -13,7 +13,7 @@ from equipoise.lab.probe_forcing import Forcing, Named
 from equipoise.lab.probe_pool import Probed, probe_pool
 from equipoise.lab.sample import sample
 from equipoise.lab.sample_record import Say
-from equipoise.tasks.task import Task
+from equipoise.tasks.task import AtMost, Task
 
 SAMPLES = 8
 
@@ -25,7 +25,7 @@ def probe(
     *,
     budgets: Sequence[int],
     samples: int = SAMPLES,
-    problems: int = 50,
+    problems: int = AtMost(50),
     answer_tokens: int | None = None,
     thinking_field: str | None = None,
     markers: tuple[str, str] = ("<think>", "</think>"),

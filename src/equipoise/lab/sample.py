@@ -16,7 +16,7 @@ from equipoise.lab.sample_draws import Job, Served, draw_batches
 from equipoise.lab.sample_record import Recorder, Sampled, Say, count_pool, describe_pool, find_recorded
 from equipoise.rollouts.writer import RunWriter
 from equipoise.tasks.asking import ask, default_split, find_task_or_file, posed_as_chat
-from equipoise.tasks.task import Task
+from equipoise.tasks.task import AtMost, Task
 
 K = 20  # likeliest tokens of a token confidence, https://arxiv.org/abs/2508.15260
 ROWS, LONG_ROWS = 4096, 64  # completions at once: of the small GPT, and of a model whose cache is large
@@ -27,7 +27,7 @@ def sample(
     task: str | Task,
     out: str | Path,
     *,
-    problems: int = 100,
+    problems: int = AtMost(100),
     samples: int = 16,
     budgets: Sequence[int] = (),
     answer_tokens: int | None = None,
@@ -49,7 +49,7 @@ def sample(
     """Draw `samples` completions of each of `problems` problems and record them. Started again, it goes on with what is missing.
 
     `model`: see `open_sampler`; `served`: which of a server's models. `task`: a task's spec, or a problem file;
-    `split`: default "all" of a file, else "test".
+    `split`: default "all" of a file, else "test". A file with fewer than the default of `problems` gives all it has.
     `budgets`: each is a limit on a completion's tokens, instead of `max_tokens`; with `answer_tokens` it limits the thinking, and
     so many more are for the answer (models whose thinking has marks, servers that know a thinking budget). `tokens`: the share of the problems whose token
     lists are recorded; trace confidences are recorded of all. `top_logprobs`: k of the token confidences, None: none are asked for.
@@ -65,13 +65,13 @@ def sample(
     opened = open_sampler(model, served=served, device=device)
     chat = opened.chat if chat is None else chat
     limit = opened.max_tokens if max_tokens is None else max_tokens
+    posed = [posed_as_chat(p) if chat else p for p in asked.problems(("sample", seed), problems, split=split)]
     settings = {
-        "task": task if isinstance(task, str) else asked.env, "problems": problems, "samples": samples, "budgets": list(budgets),
+        "task": task if isinstance(task, str) else asked.env, "problems": len(posed), "samples": samples, "budgets": list(budgets),
         "answer_tokens": answer_tokens, "max_tokens": None if budgets else limit, "temperature": temperature, "top_p": top_p,
         "decoding": dict(decoding) or None, "split": split, "seed": seed, "tokens": tokens, "top_logprobs": top_logprobs, "chat": chat,
     }  # fmt: skip
     have = find_recorded(folder, opened.name, settings)
-    posed = [posed_as_chat(p) if chat else p for p in asked.problems(("sample", seed), problems, split=split)]
     how = Sampling(
         max_tokens=limit, temperature=temperature, top_p=top_p, top_logprobs=top_logprobs, extra=dict(decoding)
     )

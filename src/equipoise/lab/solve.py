@@ -21,6 +21,7 @@ from equipoise.lab.open_model import Opened, open_sampler
 from equipoise.lab.solve_record import Answered, Solved, Strategy, accuracy_of, open_writer, rollouts_of, tokens_of
 from equipoise.rollouts.writer import RunWriter
 from equipoise.tasks.asking import ask, ask_text, default_split, find_task_or_file, posed_as_chat
+from equipoise.tasks.task import AtMost
 
 Say = Callable[[str], None]
 
@@ -92,7 +93,7 @@ def solve_task(
     task: str,
     model: str | Path | Sampler,
     *,
-    problems: int = 20,
+    problems: int = AtMost(20),
     split: str | None = None,
     strategy: str | Strategy = "majority",
     budget: int | None = None,

@@ -200,7 +200,7 @@ def measure(
     return measure_run(
         names,
         open_source(source, columns=columns),
-        baseline=None if baseline is None else open_source(baseline, columns=columns),
+        baseline=None if baseline is None else open_source(baseline, columns=columns, baseline=True),
         options=options or Options(**choices),
         progress=progress,
     )

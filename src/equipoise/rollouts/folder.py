@@ -45,7 +45,14 @@ def claims(path: Path) -> bool:
 def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
     """The `Reader` protocol; the columns of a run folder have their names already."""
     if columns:
-        raise UsageError(f"{path} is a run folder, whose columns have the record's names; leave out the column map")
+        raise UsageError(
+            f"{path} is a run folder, whose columns have the record's names; leave out --column (columns=)"
+        )
+    return open_folder(path)
+
+
+def open_baseline(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
+    """`open` with a map that was written for another run, of which a run folder needs nothing."""
     return open_folder(path)
 
 

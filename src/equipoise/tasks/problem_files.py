@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.errors import UsageError
-from equipoise.files import read_json_lines
+from equipoise.files import is_parquet, read_json_lines
 
 MAX_ROWS = 1_000_000
 CACHED = 4  # files
@@ -20,7 +20,7 @@ def read_rows(path: str) -> tuple[Mapping[str, Any], ...]:
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"there is no problem file '{path}': give JSON lines (.jsonl, also .gz) or Parquet (.parquet)")
-    rows = _parquet(file) if file.suffix == ".parquet" else _json_lines(file)
+    rows = _parquet(file) if file.suffix == ".parquet" or is_parquet(file) else _json_lines(file)
     if not rows:
         raise UsageError(f"the problem file '{path}' has no rows")
     return tuple(rows)
@@ -42,7 +42,8 @@ def _parquet(file: Path) -> list[dict[str, Any]]:
 
 def _json_lines(file: Path) -> list[dict[str, Any]]:
     def refuse(_kind: str, text: str) -> None:
-        raise UsageError(f"{text.removesuffix(' and was skipped')}: a problem file must be whole")
+        fault = text.removesuffix(" and was skipped").removesuffix("; the bytes that are not were replaced")
+        raise UsageError(f"{fault}: a problem file must be whole")
 
     rows = []
     for _, row in read_json_lines(file, warn=refuse):

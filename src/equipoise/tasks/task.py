@@ -131,10 +131,14 @@ def draw_problems(
     return list(found.values())
 
 
+class AtMost(int):
+    """A number of problems that nobody asked for, a default: a finite pool that holds fewer gives all of them."""
+
+
 def pick_problems(drafts: Iterable[Draft], *, seed: Seed, n: int, split: str) -> list[Problem]:
-    """`n` problems of a finite pool, in an order that the seed decides."""
+    """`n` problems of a finite pool, in an order that the seed decides; all of a smaller pool where `n` is `AtMost`."""
     pool = {draft.key: draft.problem for draft in drafts if in_split(draft.key, split)}
-    if len(pool) < n:
+    if len(pool) < (min(n, 1) if isinstance(n, AtMost) else n):
         raise _too_few(n, len(pool), split, hint="ask for fewer" + ("" if split == "all" else ", or for split 'all'"))
     return [pool[key] for key in sorted(pool, key=lambda key: mix_seed("pick", seed, key))[:n]]
 

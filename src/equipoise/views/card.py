@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from html import escape
 
 from equipoise.base import Diagnosis, Finding
+from equipoise.diagnosis.headlines import steps_of
 from equipoise.text.display import safe_text
 
 EVIDENCE_SHOWN = 3
@@ -99,6 +100,7 @@ def finding_line(finding: Finding) -> str:
         *([] if finding.interval is None else [f"95% interval {finding.interval}"]),
         *([] if number.n is None else [f"n = {number.n:,}"]),
         *(f"{key} {value}" for key, value in number.at.items() if key in _CONDITIONS and value is not None),
+        *filter(None, [steps_of(finding)]),
     ]
     state = finding.severity
     return (

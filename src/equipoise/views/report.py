@@ -212,7 +212,7 @@ def report(
             continue
         if baseline is not None and against is None:
             say("reading the baseline")
-            against = collect(open_source(baseline, columns=columns), options=options)
+            against = collect(open_source(baseline, columns=columns, baseline=True), options=options)
         run = open_source(source, columns=columns)
         say(f"reading {run.path}")
         evidence = collect(run, options=options)

@@ -118,18 +118,28 @@ def _plain(name: str) -> str:
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
-def check_given(path: Path, given: Mapping[str, str], found: Iterable[str]) -> None:
-    """The caller's map may name only columns that the file has."""
-    found = list(found)
+def check_given(
+    path: Path, given: Mapping[str, str], samples: Mapping[str, Sequence[Any]], *, for_another: bool = False
+) -> dict[str, str]:
+    """The caller's map, which may name only columns that the file has.
+
+    `for_another`: it was written for another file. What this one lacks is left out where the column is here by itself.
+    """
+    kept = {ours: theirs for ours, theirs in given.items() if theirs in samples}
+    own = match_names(samples, kept).source if for_another else kept
     for ours, theirs in given.items():
-        if theirs not in found:
-            raise UsageError(f"{path} has no column '{theirs}' to read as {ours}; its columns are {_listed(found)}")
+        if ours not in kept and ours not in own:
+            neither = f" nor one that is {ours} itself" if for_another else ""
+            raise UsageError(
+                f"{path} has no column '{theirs}' to read as {ours}{neither}; its columns are {_listed(samples)}"
+            )
+    return kept
 
 
 def unusable(path: Path, found: Iterable[str]) -> UsageError:
     """The error for a file in which no column says what a model did."""
     return UsageError(
-        f"{path} holds no rollouts that can be recognised: its columns are {_listed(found)}; {NEEDED}; name them with a column map"
+        f"{path} holds no rollouts that can be recognised: its columns are {_listed(found)}; {NEEDED}; name them with --column, for example --column prompt_id=NAME (columns={{'prompt_id': 'NAME'}} in Python)"
     )
 
 

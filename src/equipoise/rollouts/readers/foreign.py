@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from equipoise.errors import UsageError, unknown_name
-from equipoise.files import open_bytes, parse_json, plain, read_json_lines
+from equipoise.files import open_bytes, parse_damaged_json, plain, read_json_lines
 from equipoise.rollouts.batch import Rollouts
 from equipoise.rollouts.columns import BY_NAME
 from equipoise.rollouts.rows import Warn, batches_of
@@ -39,7 +39,7 @@ def _first_object(path: Path, _changed: int, _size: int) -> Mapping[str, Any] | 
             for _ in range(8):  # blank lines, at most
                 line = handle.readline(PEEK + 1)
                 if line.strip():
-                    value = parse_json(line) if len(line) <= PEEK else None
+                    value = parse_damaged_json(line)[0] if len(line) <= PEEK else None
                     return value if isinstance(value, dict) else None
     except (OSError, EOFError, ValueError, zlib.error):
         return None

@@ -8,7 +8,8 @@ common other ones (`aliases.py`); `columns={"prompt_id": "puzzle_idx"}` names wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from equipoise.rollouts.readers.aliases import CONTENT, Names, check_given, matc
 from equipoise.rollouts.readers.foreign import check_map, wanted
 from equipoise.rollouts.readers.plain_parquet import ParquetTable
 from equipoise.rollouts.readers.plain_rows import Identity, numbers_rows, record_rows
-from equipoise.rollouts.readers.sources import Row, format_of, list_files, read_rows
+from equipoise.rollouts.readers.sources import Row, as_csv, format_of, list_files, read_rows
 from equipoise.rollouts.rows import KeyFiller, Warn, batches_of, size_of
 from equipoise.rollouts.run import Run, RunInfo, Warnings
 
@@ -32,9 +33,17 @@ def claims(path: Path) -> bool:
 
 
 def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
-    given = check_map(columns)
+    return _open(path, partial(_table, given=check_map(columns)))
+
+
+def open_baseline(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
+    """`open` with a map that was written for another source: see `check_given`."""
+    return _open(path, partial(_table, given=check_map(columns), for_another=True))
+
+
+def _open(path: Path, table_of: Callable[[Path], RowTable | ParquetTable]) -> Run:
     warnings = Warnings()
-    tables = _folder(path, given, warnings) if path.is_dir() else [_table(path, given)]
+    tables = _folder(path, table_of, warnings) if path.is_dir() else [table_of(path)]
 
     def stream(asked: Sequence[str] | None) -> Iterator[Rollouts]:
         warn = warnings.one_pass()
@@ -50,17 +59,20 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
     return Run(path, RunInfo(source="plain"), stream, warnings=warnings)
 
 
-def _table(path: Path, given: Mapping[str, str]) -> RowTable | ParquetTable:
-    return ParquetTable(path, given) if format_of(path) == "parquet" else RowTable(path, given)
+def _table(path: Path, given: Mapping[str, str], for_another: bool = False) -> RowTable | ParquetTable:
+    kind = ParquetTable if format_of(path) == "parquet" else RowTable
+    return kind(path, given, for_another=for_another)
 
 
-def _folder(path: Path, given: Mapping[str, str], warn: Warn) -> list[RowTable | ParquetTable]:
+def _folder(
+    path: Path, table_of: Callable[[Path], RowTable | ParquetTable], warn: Warn
+) -> list[RowTable | ParquetTable]:
     files, others = list_files(path)
     tables: list[RowTable | ParquetTable] = []
     problems = []
     for file in files:
         try:
-            tables.append(_table(file, given))
+            tables.append(table_of(file))
         except UsageError as problem:
             problems.append(problem)
             warn("skipped-file", f"{file.name} was left out: {problem}")
@@ -83,15 +95,18 @@ def _step_of(path: Path) -> int | None:
 class RowTable:
     """A JSON or CSV file. Its first rows say what its columns hold; each row is then read by the keys that it has."""
 
-    def __init__(self, path: Path, given: Mapping[str, str]) -> None:
-        self.path, self._given = path, given
+    def __init__(self, path: Path, given: Mapping[str, str], *, for_another: bool = False) -> None:
+        self.path = path
         problems = Warnings()
         rows = _first_rows(path, problems)
         if not rows:
             if path.stat().st_size == 0:
                 raise UsageError(f"{path} is empty")
+            name = None if format_of(path) == "csv" else as_csv(path)
             raise UsageError(
-                f"{path} holds no row that can be read" + "".join(f" ({line})" for line in problems.lines()[:1])
+                f"{path} holds no row that can be read"
+                + "".join(f" ({line})" for line in problems.lines()[:1])
+                + (f": it looks like CSV, name it {name}" if name else "")
             )
         self._samples: dict[str, list[Any]] = {}
         for row in rows:
@@ -99,7 +114,7 @@ class RowTable:
                 held = self._samples.setdefault(name, [])
                 if value is not None and len(held) < PEEK_VALUES:
                     held.append(value)
-        check_given(path, given, self._samples)
+        self._given = check_given(path, given, self._samples, for_another=for_another)
         self._numbers_rows = self._row_numbers(rows)
         self.names = self._match(self._samples)
         if not self.names.usable:

@@ -27,14 +27,14 @@ _CHAT = ("prompt", "messages", "completion")
 class ParquetTable:
     """One file, with the names of its columns settled."""
 
-    def __init__(self, path: Path, given: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, given: Mapping[str, str], *, for_another: bool = False) -> None:
         self.path = path
         with open_parquet(path) as file:
             types, rows = column_types(file, path), file.metadata.num_rows
         if rows == 0:
             raise UsageError(f"{path} holds no rows")
         samples = {field.name: [_sample(field.type)] for field in types}
-        check_given(path, given, samples)
+        given = check_given(path, given, samples, for_another=for_another)
         self.names = match_names(samples, given, numbers_rows=_row_numbers(path, samples, given))
         if not self.names.usable:
             raise unusable(path, samples)

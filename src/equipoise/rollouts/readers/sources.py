@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -15,9 +16,10 @@ from equipoise.files import (
     MAX_DOCUMENT,
     MAX_LINE,
     encoding_of,
+    is_parquet,
     not_text,
     open_bytes,
-    parse_json,
+    parse_damaged_json,
     read_json,
     read_json_array,
     read_json_lines,
@@ -43,7 +45,9 @@ _ROWS_UNDER = ("rollouts", "rows", "samples", "data", "results", "examples", "re
 
 
 def format_of(path: Path) -> Format | None:
-    """The format, by the name and else by the first bytes; None where it is none of ours."""
+    """The format, by the name and else by the first bytes; None where it is none of ours. Parquet goes by its bytes always."""
+    if is_parquet(path):
+        return "parquet"
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if suffix.lower() in _SUFFIXES:
         return _SUFFIXES[suffix.lower()]
@@ -52,9 +56,25 @@ def format_of(path: Path) -> Format | None:
             head = handle.read(64).lstrip(b"\xef\xbb\xbf \t\r\n")
     except (UsageError, *CUT_SHORT, OSError):
         return None
-    if head.startswith(b"PAR1"):
-        return "parquet"
     return "json" if head[:1] in (b"{", b"[") else None
+
+
+def as_csv(path: Path) -> str | None:
+    """What to call a file that is named otherwise and looks like CSV: a header and a row of as many fields, two or more. Else None."""
+    try:
+        with open_bytes(path) as handle:
+            head = handle.read(2)
+            handle.seek(0)
+            text = io.TextIOWrapper(handle, encoding_of(head), newline="")
+            first = text.readline(1 << 16)
+            lines = chain([first], iter(lambda: text.readline(1 << 16), ""))
+            header, row = islice(csv.reader(lines, delimiter=max(",;\t", key=first.count)), 2)
+    except (UsageError, *CUT_SHORT, OSError, csv.Error, ValueError):  # ValueError: no text, or fewer than two rows
+        return None
+    if first[:1] in ("{", "[") or not len(row) == len(header) > 1 or len({*header} - {""}) < len(header):
+        return None
+    packed = ".gz" if path.suffix == ".gz" else ""
+    return f"{Path(path.name.removesuffix('.gz')).stem}.csv{packed}"
 
 
 def list_files(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -74,7 +94,7 @@ def _read_json_rows(path: Path, warn: Warn) -> Iterator[Row]:
     first, only = _first_line(path)
     if first[:1] in ("[", b"["):
         return (row for _, row in read_json_array(path, warn=warn))
-    value = _parsed(first)
+    value, replaced = _parsed(first)
     document = value if only else None
     if value is None and first and path.stat().st_size <= MAX_DOCUMENT:
         try:
@@ -82,15 +102,17 @@ def _read_json_rows(path: Path, warn: Warn) -> Iterator[Row]:
         except UsageError:
             document = None  # lines, of which the first is bad
     if isinstance(document, dict):
+        if replaced:
+            warn("encoding", not_text(path, "the document"))
         return iter(_rows_inside(document) or [document])
     return (row for _, row in read_json_lines(path, warn=warn))
 
 
-def _parsed(line: bytes | str) -> Any:
+def _parsed(line: bytes | str) -> tuple[Any, bool]:
     try:
-        return parse_json(line)
+        return parse_damaged_json(line)
     except ValueError:
-        return None
+        return None, False
 
 
 def _first_line(path: Path) -> tuple[bytes | str, bool]:
@@ -100,7 +122,7 @@ def _first_line(path: Path) -> tuple[bytes | str, bool]:
             head = handle.read(2)
             handle.seek(0)
             lines: IO[Any] = (
-                io.TextIOWrapper(handle, "utf-16", errors="replace") if encoding_of(head) == "utf-16" else handle
+                io.TextIOWrapper(handle, "utf-16", errors=MARK_BAD_BYTES) if encoding_of(head) == "utf-16" else handle
             )
             line = lines.readline(MAX_LINE + 1)
             while line and not line.strip():

@@ -10,12 +10,14 @@ from types import ModuleType
 
 from equipoise.errors import UsageError, unknown_name
 from equipoise.rollouts.join import join_runs
+from equipoise.rollouts.readers.sources import as_csv
 from equipoise.rollouts.run import Run
 
 Source = Run | Path | str  # a run, or where to read one
 
 # (module, what it reads). A module has claims(path) -> bool and open(path, *, columns=None) -> Run; it is named by a
 # string so that only the one that claims the path is asked to read it. `plain` claims nearly anything and comes last.
+# One may have open_baseline too, for a map that was written for another source.
 READERS: tuple[tuple[str, str], ...] = (
     ("equipoise.rollouts.folder", "a run folder of Equipoise"),
     ("equipoise.rollouts.readers.inspect_log", "inspect .eval logs"),
@@ -43,15 +45,26 @@ def read_run(path: Path | str, *, columns: Mapping[str, str] | None = None, read
     return _find_reader(path, reader).open(path, columns=columns)  # type: ignore[no-any-return]
 
 
-def open_source(source: Source | Sequence[Source], *, columns: Mapping[str, str] | None = None) -> Run:
-    """A run, a path, or several of them as one run."""
+def open_source(
+    source: Source | Sequence[Source], *, columns: Mapping[str, str] | None = None, baseline: bool = False
+) -> Run:
+    """A run, a path, or several of them as one run.
+
+    `baseline`: `columns` was written for another run, and holds here only where the source does not have the column itself.
+    """
     if isinstance(source, Run):
         return source
     if isinstance(source, str | Path):
-        return read_run(source, columns=columns)
+        return _read_baseline(Path(source), columns) if baseline else read_run(source, columns=columns)
     if not source:
         raise UsageError("no path was given; name a file or folder of rollouts")
-    return join_runs([open_source(one, columns=columns) for one in source])
+    return join_runs([open_source(one, columns=columns, baseline=baseline) for one in source])
+
+
+def _read_baseline(path: Path, columns: Mapping[str, str] | None) -> Run:
+    _check_path(path)
+    reader = _find_reader(path, None)
+    return getattr(reader, "open_baseline", reader.open)(path, columns=columns)  # type: ignore[no-any-return]
 
 
 def _find_reader(path: Path, name: str | None) -> ModuleType:
@@ -98,7 +111,8 @@ def _what_is_there(path: Path) -> str:
         return f"it holds {_listing(path)}"
     with open(path, "rb") as handle:
         head = handle.read(24)
-    return f"it begins with {head!r}"
+    name = as_csv(path)
+    return f"it begins with {head!r}" + (f" and looks like CSV: name it {name}" if name else "")
 
 
 def _listing(folder: Path) -> str:
