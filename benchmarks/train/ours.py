@@ -31,7 +31,7 @@ def config_of(case: Case, folder: str, out: str) -> recipe.TrainConfig:
 
 def watch(turns: Turns) -> None:
     """Put the clocks and counters into the loop's functions."""
-    generate, stats = collect.generate, update.Updater._stats
+    generate, stats, batch = collect.generate, update.Updater._stats, update.Updater._batch
 
     def watched_generate(*args: Any, **settings: Any) -> Any:
         with turns.part("sampling"):
@@ -42,14 +42,17 @@ def watch(turns: Turns) -> None:
         return drawn
 
     def watched_stats(self: Any, model: Any, samples: Any) -> Any:
-        if model is self.reference:
-            with turns.part("scoring"):
-                return stats(self, model, samples)
+        """Of the reference alone: the policy's pass is part of the batch."""
+        with turns.part("scoring"):
+            return stats(self, model, samples)
+
+    def watched_batch(self: Any, samples: Any, *args: Any, **settings: Any) -> Any:
         turns.count(trained=int(samples.mask_BT.sum()), passes=1)
-        return stats(self, model, samples)
+        return batch(self, samples, *args, **settings)
 
     collect.generate = watched_generate  # type: ignore[assignment]
     update.Updater._stats = watched_stats  # type: ignore[method-assign]
+    update.Updater._batch = watched_batch  # type: ignore[method-assign]
     update.Updater.step = turns.within("update", update.Updater.step)  # type: ignore[method-assign]
 
 
