@@ -33,7 +33,7 @@ $(VENV)/.integration: $(VENV)/.dev
 	command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core)
 	touch $@
 
-demo: $(VENV)/.train  ## train the packaged model twice, see exploration collapse and be kept (five minutes on two cores)
+demo: $(VENV)/.train  ## train the packaged model twice, see exploration collapse and be kept (three minutes on two cores)
 	rm -rf build/demo
 	$(BIN)/equipoise demo --out build/demo
 

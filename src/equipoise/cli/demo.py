@@ -28,7 +28,7 @@ def demo(
 ) -> None:
     """Train the packaged model twice, see its exploration collapse and be kept, diagnose both, spend tokens with both, draw a report.
 
-    Takes about five minutes on two cores and needs the extra train; --cards takes seconds and does not.
+    Takes about three minutes on two cores and needs the extra train; --cards takes seconds and does not.
 
     Example: equipoise demo
     """
