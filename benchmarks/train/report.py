@@ -118,8 +118,10 @@ def arms_table(found: Row) -> list[str]:
         "",
         "## Whole studies side by side",
         "",
-        "`equipoise study` from nothing to its results page, timed from start to end; nothing is extrapolated."
-        + "".join(f" {one['note']}" for one in found["studies"] if "note" in one),
+        found.get(
+            "made",
+            "`equipoise study` from nothing to its results page, timed from start to end; nothing is extrapolated.",
+        ),
         "",
         "| study | side by side | minutes | arms × seeds | steps in all | completions trained on | completions evaluated |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -130,7 +132,8 @@ def arms_table(found: Row) -> list[str]:
             f"| {one['arms']} × {one['seeds']} | {one['steps']:,} | {one['trained_on']:,} | {one['evaluated']:,} |"
         )
     about = found["machine"]
-    return [*lines, "", f"{about['device']}, load average {about['load_average']}. `{found['command']}`"]
+    again = "In one timed call: " if "made" in found else ""
+    return [*lines, "", f"{about['device']}, load average {about['load_average']}. {again}`{found['command']}`"]
 
 
 def main() -> None:

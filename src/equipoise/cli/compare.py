@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipoise.cli.options import Device, Edt, MinP, Repel, Served, Temperature, TopNSigma, TopP, decoding_of
+from equipoise.cli.options import (
+    Device,
+    Edt,
+    MinP,
+    Problems,
+    Repel,
+    Served,
+    Split,
+    Temperature,
+    TopNSigma,
+    TopP,
+    decoding_of,
+)
 
 if TYPE_CHECKING:
     from equipoise.lab.compare import Compared
@@ -73,12 +85,8 @@ def compare(
         list[str] | None,
         typer.Option(metavar="OURS=THEIRS", help="names of the pool's columns, e.g. prompt_id=puzzle_idx"),
     ] = None,
-    problems: Annotated[
-        int | None, typer.Option(help="problems of the task; default: 20, or all of a file that holds fewer", min=1)
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="of the task: train, tune, test or all; default: all of a file, else test")
-    ] = None,
+    problems: Problems = None,
+    split: Split = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(help="of one completion of the model; default: the run's own, else 20 (others: 256)", min=1),

@@ -1,4 +1,4 @@
-"""Options that several commands share: how tokens are sampled, and from which model."""
+"""Options that several commands share: how tokens are sampled, from which model, and on which problems."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ Edt = Annotated[
 Repel = Annotated[
     float | None,
     typer.Option(help="nats off a token for each completion of the same draw that took it, in the first tokens", min=0),
+]
+Problems = Annotated[
+    int | None, typer.Option(help="problems of the task; default: 20, or all of a file that holds fewer", min=1)
+]
+Split = Annotated[
+    str | None, typer.Option(help="of the task: train, tune, test or all; default: all of a file, else test")
 ]
 Served = Annotated[str | None, typer.Option(help="which of a server's models; default: the one it has")]
 Device = Annotated[str, typer.Option(help="cpu or cuda")]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from equipoise.cli.options import Split
+
 if TYPE_CHECKING:
     from equipoise.lab.probe_pool import Probed
 
@@ -53,9 +55,7 @@ def probe(
         Path | None, typer.Option("-o", "--out", help="run folder for what is drawn; one that is there is gone on with")
     ] = None,
     temperature: Annotated[float, typer.Option(help="of sampling; 0 is greedy", min=0)] = 1.0,
-    split: Annotated[
-        str | None, typer.Option(help="of the task: train, tune, test or all; default all of a file, else test")
-    ] = None,
+    split: Split = None,
     seed: Annotated[int, typer.Option(help="seed of problems, completions and resampling", min=0)] = 0,
     chat: Annotated[
         bool | None,

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.options import MODELS, Device, Edt, MinP, Repel, Served, Temperature, TopNSigma, TopP, decoding_of
+from equipoise.cli.options import (
+    MODELS,
+    Device,
+    Edt,
+    MinP,
+    Repel,
+    Served,
+    Split,
+    Temperature,
+    TopNSigma,
+    TopP,
+    decoding_of,
+)
 
 
 def sample(
@@ -46,9 +58,7 @@ def sample(
     top_n_sigma: TopNSigma = None,
     edt: Edt = None,
     repel: Repel = None,
-    split: Annotated[
-        str | None, typer.Option(help="of the task: train, tune, test or all; default: all of a file, else test")
-    ] = None,
+    split: Split = None,
     seed: Annotated[int, typer.Option(help="seed of problems and completions", min=0)] = 0,
     tokens: Annotated[
         float, typer.Option(help="share of the problems whose token lists are recorded", min=0, max=1)

@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise.cli.options import MODELS, Device, Edt, MinP, Repel, Served, Temperature, TopNSigma, TopP, decoding_of
+from equipoise.cli.options import (
+    MODELS,
+    Device,
+    Edt,
+    MinP,
+    Problems,
+    Repel,
+    Served,
+    Split,
+    Temperature,
+    TopNSigma,
+    TopP,
+    decoding_of,
+)
 
 if TYPE_CHECKING:
     from equipoise.base import Choice
@@ -28,12 +41,8 @@ def solve(
     run_budget: Annotated[
         int | None, typer.Option(help="tokens that may be generated for all questions together", min=1)
     ] = None,
-    problems: Annotated[
-        int | None, typer.Option(help="problems of the task; default: 20, or all of a file that holds fewer", min=1)
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="of the task: train, tune, test or all; default: all of a file, else test")
-    ] = None,
+    problems: Problems = None,
+    split: Split = None,
     max_tokens: Annotated[
         int | None, typer.Option(help="of one completion; default: the run's own, else 20 (others: 256)", min=1)
     ] = None,
