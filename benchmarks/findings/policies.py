@@ -10,6 +10,7 @@ it was stopped, as a study does.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +85,10 @@ def asked(
     parser.add_argument(
         "words", nargs="*", metavar="make | KEY=VALUE", help="make: train and ask; settings in place of the study's"
     )
-    parser.add_argument("--jobs", type=int, default=12, help="runs side by side, each in a process of its own")
+    side_by_side = min(12, os.cpu_count() or 1)
+    parser.add_argument(
+        "--jobs", type=int, default=side_by_side, help="runs side by side, each in a process of its own"
+    )
     parser.add_argument("--problems", type=int, help="problems that every policy is asked")
     parser.add_argument("--samples", type=int, help="answers to each")
     parser.add_argument("--temperatures", type=float, nargs="+", help="at which every policy is asked")
