@@ -43,7 +43,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 test: $(VENV)/.dev lint  ## everything that needs no trainer, server or GPU
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not integration and not slow and not gpu and not soak and not network"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 -m "not integration and not slow and not gpu and not soak and not network"
 
 test-integration: $(VENV)/.integration  ## real TRL (newest and oldest supported), verl, llama.cpp's server, OpenAI clients and Chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m integration tests

@@ -5,7 +5,8 @@
 
 A model of 100 thousand weights, made here, learns to add two digits and write the last digit of the sum. It has to find that out
 by itself: its first answers are random. `plain` is TRL as it is; `held` lets a controller move TRL's entropy bonus so that the
-policy stays between two entropies. Both runs are recorded in full and can be diagnosed like any other.
+policy stays between two entropies. Both runs are recorded in full and can be diagnosed like any other, and so are completions of the
+untrained model, for a baseline.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ def small_model() -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
     return Qwen2ForCausalLM(config), tokenizer
 
 
-for name, exploration in ARMS.items():
+def make_trainer(name: str, exploration: list[str]) -> GRPOTrainer:
     model, tokenizer = small_model()
-    trainer = explore(GRPOTrainer)(
+    return explore(GRPOTrainer)(
         model=model,
         processing_class=tokenizer,
         reward_funcs=right,
@@ -66,6 +67,8 @@ for name, exploration in ARMS.items():
             gradient_checkpointing=False,
             per_device_train_batch_size=200,
             num_generations=8,
+            per_device_eval_batch_size=800,
+            num_generations_eval=16,
             max_completion_length=2,
             max_steps=STEPS,
             shuffle_dataset=False,  # every problem in every step
@@ -81,6 +84,13 @@ for name, exploration in ARMS.items():
         correct="right",  # the reward function whose 1 means a right answer
         read=first_character,
     )
+
+
+base = make_trainer("base", [])
+base.evaluate(base.train_dataset)  # untrained, and recorded: the baseline, 8 times 16 completions of every problem
+
+for name, exploration in ARMS.items():
+    trainer = make_trainer(name, exploration)
     trainer.train()
     main_process = trainer.is_world_process_zero()
     lines = [line for line in trainer.state.log_history if "entropy" in line] if main_process else []

@@ -407,6 +407,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.integration
+@pytest.mark.integration
 def test_transformers_folders_blend_into_one(folders: tuple[Path, Path], tmp_path: Path) -> None:
     import transformers
 
@@ -430,6 +431,7 @@ def test_transformers_folders_blend_into_one(folders: tuple[Path, Path], tmp_pat
             torch.testing.assert_close(weight, expected, rtol=0, atol=1e-7 if point == 0.5 else 0)
 
 
+@pytest.mark.integration
 @pytest.mark.integration
 def test_transformers_models_of_other_settings_are_refused(folders: tuple[Path, Path], ends: tuple[Path, Path]) -> None:
     assert "the architecture is GPT in the first and LlamaForCausalLM in the second" in refused(ends[0], folders[0])

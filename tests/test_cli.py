@@ -329,6 +329,31 @@ def test_warnings_go_to_stderr(equipoise, tmp_path):
         assert "warning:" not in equipoise(*words).out
 
 
+PLURALS = re.compile(
+    r"\b1 (problems|rollouts|samples|steps|runs|tokens|completions|questions|notes|distinct answers|prompts)\b"
+)
+
+
+def test_one_of_a_thing_is_named_in_the_singular(equipoise, tmp_path):
+    one = write(tmp_path / "one.jsonl", [{"prompt_id": "p", "answer": "7", "correct": True, "n_tokens": 1, "step": 1}])
+    alike = write(
+        tmp_path / "alike.jsonl",
+        [
+            {"prompt_id": f"p{p}", "answer": "7", "correct": False, "step": s}
+            for p in range(3)
+            for s in (1, 2)
+            for _ in "ab"
+        ],
+    )
+    said = [equipoise("measure", "health", one).out, equipoise("diagnose", one).out, equipoise("diagnose", alike).out]
+    said.append(equipoise("compare", "--pool", one, "--strategies", "single").out)
+    assert "(1 problem, 1 rollout)" in said[1]
+    assert "1 distinct answer in 2" in said[2]
+    assert said[3].startswith(f"{one}: 1 problem × 1 sample; mean over 20 orders")
+    assert "agreement with the vote over all 1 sample\n" in said[3]
+    assert [PLURALS.findall(text) for text in said] == [[], [], [], []]
+
+
 def test_a_reader_that_leaves_early_is_no_error():
     program = "import sys; sys.argv = ['equipoise', 'methods']; from equipoise.cli.main import run; run()"
     command = f'"{sys.executable}" -c "{program}" | head -1'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from dataclasses import dataclass
 from itertools import permutations
@@ -393,9 +394,29 @@ def test_command_prints_a_table(pool_file):
     lines = told.stdout.splitlines()
     assert "3 problems × 4 samples, at most 30 tokens a question" in lines[0]
     assert lines[1].split()[:3] == ["strategy", "accuracy", "difference"]
-    assert lines[2].startswith("majority of all 4 (reference)")
+    assert re.match(r"majority of all 4  0.500 \(no interval\) +\(reference\)  ", lines[2])
     assert "40.0" in lines[2]
     assert [line.split()[0] for line in lines[3:5]] == ["majority:n=1", "majority:n=3"]
+
+
+def test_numbers_without_an_interval_say_why(pool_file):
+    # Half of three problems is right by the vote over all, four ninths or so by fewer: too few for an interval, and the costs have theirs in the JSON.
+    found = compare(pool_file, ["majority:n=1"], repeats=3)
+    whole, first = found.rows()
+    assert (whole[1], whole[2]) == ("0.500 (no interval)", "(reference)")
+    assert re.fullmatch(r"0\.\d{3} \(no interval\)", first[1])
+    assert re.fullmatch(r"[+-]0\.\d{3} \[.*\]", first[2])
+    told = found.without_interval()
+    assert re.fullmatch(
+        r"no interval: 3 prompts are too few so close to \d to cover 95 % \(accuracy of majority of all 4\b.*\)",
+        told[0],
+    )
+    assert " accuracy of majority:n=1" in told[0] or "(accuracy of majority:n=1)" in told[1]
+    assert told[-1].startswith("tokens, tokens share and drawn have their intervals in the JSON")
+    assert not any("difference of majority of all 4" in line for line in told)  # it is the reference
+    assert all(line in found._repr_html_() for line in told)
+    row = found.to_dict()["results"][1]
+    assert all(row[f"{name}_low"] is not None or row["how"][name] for name in ("tokens", "tokens_share", "samples"))
 
 
 def test_command_compares_on_a_model():

@@ -409,7 +409,7 @@ def equipoise_train(monkeypatch, capfd, tmp_path):
 def test_train_takes_a_file_and_settings_or_settings_alone(equipoise_train):
     Path("a=b.toml").write_text('out = "runs/a"\n[learning]\nsteps = 3\n')
     code, out, err, calls = equipoise_train("a=b.toml", "learning.lr=0.5", "--resume")
-    assert (code, out, err) == (0, "1 steps, 2 s: runs/a\n", "step 1/1\n")
+    assert (code, out, err) == (0, "1 step, 2 s: runs/a\n", "step 1/1\n")
     config, resume = calls[-1]
     assert (config.learning.steps, config.learning.lr, resume) == (3, 0.5, True)
     code, out, err, calls = equipoise_train("out=b", "learning.steps=4", "--json")

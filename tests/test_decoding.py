@@ -45,10 +45,11 @@ def kept(logits, **settings):
 # --- min-p -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration  # with transformers
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("min_p", [0.0, 0.05, 0.3, 1.0])
 def test_min_p_keeps_what_transformers_keeps(temperature, min_p):
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'equipoise[train]'")
     draw = torch.Generator().manual_seed(0)
     for _ in range(8):
         logits = 2 * torch.randn(1, 12, generator=draw, dtype=torch.float64)

@@ -369,6 +369,26 @@ def test_time_left_worked_by_hand():
     assert estimate_time_left(steps, last=40, planned=None).missing
 
 
+def test_a_run_past_its_plan_has_none_until_it_says_how_far_it_goes_on(tmp_path):
+    writer(tmp_path, steps=2)
+    write_log(tmp_path, curve(2))
+    live = Live(tmp_path)
+    live.refresh()
+    (run,) = live.runs.values()
+    assert (run.head()["step"], run.head()["planned"]) == (2, 2)
+    append(tmp_path, '{"step": 3}\n')
+    live.refresh()
+    assert (run.head()["step"], run.head()["planned"]) == (3, None)  # not 3 of 2
+    longer = writer(tmp_path, steps=5)
+    longer.restate()
+    os.utime(tmp_path / "run.json", (1, 1))  # surely another time of change
+    live.refresh()
+    assert (run.head()["step"], run.head()["planned"]) == (3, 5)
+    before = (tmp_path / "run.json").stat().st_mtime
+    longer.restate()
+    assert (tmp_path / "run.json").stat().st_mtime == before  # nothing to say anew
+
+
 # --- judging ---------------------------------------------------------------------------------------------------------------
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from making import evidence_of
 from typer.testing import CliRunner
 
 from equipoise.base import Diagnosis
 from equipoise.cli.main import app
 from equipoise.diagnosis.verdict import diagnose
 from equipoise.lab.verdict_examples import example_path
+from equipoise.measures.depth import common_depth
 from equipoise.views.card import verdict_card
 
 STEPS, PROMPTS, SAMPLES = 5, 20, 4
@@ -151,3 +153,13 @@ def test_a_baseline_of_the_same_problems_that_does_not_compare_says_why(tmp_path
     assert asks(found, "training loop: draw ≥ 8 samples per problem, in both")
     assert asks(found, "training loop: unsolved problems with ≥ 8 answers, in both")
     assert not asks(found, "--baseline")
+
+
+def test_a_baseline_without_verdicts_does_not_set_the_k_of_the_run():
+    def drawn(correct: bool | None) -> list[dict[str, object]]:
+        return [{"prompt_id": f"p{p}", "answer": str(n), "correct": correct} for p in range(10) for n in range(8)]
+
+    judged, unjudged = (evidence_of(drawn(correct)).answers for correct in (True, None))
+    assert common_depth([judged]) == 4  # half of 8
+    assert common_depth([judged, unjudged]) == 4
+    assert common_depth([unjudged]) == 1

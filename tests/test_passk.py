@@ -159,7 +159,7 @@ def test_baseline_of_the_same_temperature_is_chosen():
 def test_a_baseline_of_other_problems_or_without_verdicts_says_so():
     run = verdicts("a", 1, 2)
     found = estimate_passk(evidence_of(run), baseline=evidence_of(verdicts("z", 1, 2)), options=Options())
-    assert "none of 1 problems" in find(found, "pass@k_vs_baseline").missing
+    assert "none of 1 problem" in find(found, "pass@k_vs_baseline").missing
     found = estimate_passk(
         evidence_of(run), baseline=evidence_of([{"prompt_id": "a", "answer": "1"}]), options=Options()
     )

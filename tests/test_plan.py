@@ -113,7 +113,7 @@ def test_samples_without_a_verdict_and_short_questions_are_left_out_and_told():
     rows[0]["correct"] = None
     held = ordered(rows)
     assert len(held.ids) == 19
-    assert held.notes == ("1 samples without a verdict were left out", "1 questions have fewer samples than nine in ten and were left out")  # fmt: skip
+    assert held.notes == ("left out: 1 sample without a verdict", "left out: 1 question with fewer samples than nine in ten have")  # fmt: skip
 
 
 # --- bins and options ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from equipoise.lab.study_figures import draw_entropy, draw_frontier
+from equipoise.lab.study_figures import draw_entropy, draw_frontier, find_far
 from equipoise.lab.svg import COLOURS, Plot, Style, style_of, ticks
 
 RED = Style("#ff0000")
@@ -159,6 +159,62 @@ def test_the_frontier_has_the_base_curve_and_every_arm_at_the_headline_temperatu
     assert [sum(axis) / 4 for axis in zip(*square, strict=True)] == pytest.approx([0.25, 0.75], abs=2e-3)
     assert f'stroke="{COLOURS[1]}" stroke-opacity' not in draw_frontier(RESULTS)  # no interval, no bar
     assert {"pass@1", "pass@8", "T = 0.5", "T = 1", "T = 1.6", "grpo", "kl"} <= set(drawn.texts())
+
+
+CROWD = {f"arm{n}": (0.20 + 0.01 * n, 0.50 + 0.02 * n) for n in range(8)}  # up to (0.27, 0.64)
+
+
+def test_few_arms_beyond_a_wide_gap_are_far_and_many_are_not():
+    base = [(0.10, 0.70), (0.30, 0.60)]
+    lost = {"lost": (0.15, 0.05)}  # 0.05 to 0.50 is a gap of 0.45 in 0.65
+    assert find_far(CROWD | lost, base) == {"lost"}
+    assert find_far(CROWD | {"lost": (0.15, 0.40)}, base) == set()  # 0.10 in 0.30
+    assert find_far({"arm0": (0.2, 0.5), **lost}, base) == set()  # one of two is no exception
+    assert find_far(CROWD | lost | {"other": (0.15, 0.06)}, base) == set()  # two of ten are more than an eighth
+    assert find_far(CROWD | lost, [*base, (0.15, 0.05)]) == set()  # where the base model is, the axes go
+    assert find_far(CROWD | {"lucky": (0.90, 0.55)}, base) == {"lucky"}  # 0.30 to 0.90 on the other axis
+    twice = {f"arm{n}": (0.2, 0.50 + 0.01 * n) for n in range(16)}
+    assert find_far(twice | {"lost": (0.2, 0.05), "lower": (0.2, -9.0)}, base) == {
+        "lost",
+        "lower",
+    }  # one gap behind another
+    assert find_far({}, base[:1]) == set()
+
+
+def test_an_arm_far_from_all_others_stands_at_the_margin_with_its_numbers():
+    crowd = [row(arm, (1.0, *at), half=0.01) for arm, at in CROWD.items()]
+    lost = {"arm": "lost", "points": [{"temperature": 1.0, "pass@1": number(0.15, 0.02), "pass@8": number(0.05)}]}
+    text = draw_frontier({**RESULTS, "frontier": [BASE, *crowd, lost]})
+    drawn = Drawn(text)
+    ticks_y = [
+        n.text for n in drawn.root.iter(f"{NS}text") if n.get("text-anchor") == "end" and "stroke" not in n.attrib
+    ]
+    assert min(map(float, ticks_y)) == pytest.approx(0.45)  # 0.48 is the lowest end of a bar
+    assert {"lost: pass@1 0.150 [0.130, 0.170]", "pass@8 0.050", "lost"} <= set(drawn.texts())
+    style = style_of(8)
+    marks = [path for path in drawn.root.iter(f"{NS}path") if path.get("stroke") == style.colour]
+    (arrow,) = [path.get("d") for path in marks if not path.get("stroke-opacity")]
+    # It stands 20 pixels above the bottom, at its own pass@1, and points straight down for 17 of them.
+    x, y, tip_x, tip_y = map(float, re.match(r"M(\S+) (\S+)L(\S+) (\S+)M", arrow).groups())
+    assert (x, y, tip_y - y) == (tip_x, 420 - 52 - 20, pytest.approx(17))
+    assert drawn.x(x) == pytest.approx(0.15, abs=2e-3)
+    kept = draw_frontier({**RESULTS, "frontier": [BASE, *crowd, lost], "plain": "lost"})
+    assert "lost: pass@1" not in kept  # what the others are held against is on the axes
+
+
+def test_notes_of_points_outside_do_not_cover_each_other_nor_leave_the_plot():
+    plot = Plot("title", "x", "y")
+    plot.curve([(0, 0), (10, 100)], RED)
+    plot.outside((20, 200), RED, ["a", "b"], label="far")
+    plot.outside((20, 210), RED, ["c", "d"])
+    plot.outside((5, 50), RED, ["inside"])
+    root = ElementTree.fromstring(plot.draw())
+    at = {n.text: (n.get("text-anchor"), float(n.get("x")), float(n.get("y"))) for n in root.iter(f"{NS}text")}
+    # The upper right corner is (604, 40): points are 20 from it, notes 12 to their left and 14 apart.
+    assert [at[note] for note in "abcd"] == [("end", 572.0, 64.0 + 14 * line) for line in range(4)]
+    assert plot.draw().count('fill="none" stroke="#ff0000" stroke-width="1.6"/>') == 2  # what lies inside has no arrow
+    with pytest.raises(ValueError, match="cannot show nan"):
+        plot.outside((math.nan, 0), RED, [])
 
 
 def log(*entropies: float | None) -> list[dict]:

@@ -16,6 +16,7 @@ REFILLED = {
     "sampling": {"prompts": 6, "refills": 3, "most_prompts": 8},
     "method": {"filters": ["dynamic_sampling"]},
 }
+SCOUTED = {"sampling": {"prompts": 4, "samples": 10}, "method": {"allocation": "scouting:scouts=16,first=2"}}
 REFINED = {"sampling": {"samples": 6}, "method": {"demonstrations": ["critique_loop:tries=2"]}}
 
 
@@ -36,9 +37,9 @@ def made(out, **arms) -> StudyConfig:
 
 
 def test_arms_are_equal_by_the_most_that_they_may_draw(tmp_path):
-    config = made(tmp_path, refilled=REFILLED, refined=REFINED)
-    # 2 steps of 8 problems × 8; of at most 8 problems × 8; of 8 problems × (6 + 2)
-    assert [rollouts_of(config.train_config(arm, seed=0, out=tmp_path)) for arm in config.arms] == [128, 128, 128]
+    config = made(tmp_path, refilled=REFILLED, refined=REFINED, scouted=SCOUTED)
+    # 2 steps of 8 problems × 8; of at most 8 problems × 8; of 8 problems × (6 + 2); of 16 problems × 2 and 4 × 8 more
+    assert [rollouts_of(config.train_config(arm, seed=0, out=tmp_path)) for arm in config.arms] == [128] * 4
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,7 @@ def test_arms_are_equal_by_the_most_that_they_may_draw(tmp_path):
         ({**REFILLED, "sampling": {"prompts": 6, "refills": 1}}, 2 * 12 * 8),
         ({**REFINED, "sampling": {}}, 2 * 8 * (8 + 2)),
         ({"method": {"demonstrations": ["critique_loop"]}}, 2 * 8 * (8 + 4)),
+        ({**SCOUTED, "sampling": {"prompts": 5, "samples": 10}}, 2 * (16 * 2 + 5 * 8)),
     ],
 )
 def test_an_arm_that_may_draw_more_is_refused(tmp_path, arm, drawn):
@@ -57,7 +59,7 @@ def test_an_arm_that_may_draw_more_is_refused(tmp_path, arm, drawn):
 
 
 def test_what_was_drawn_is_counted_and_told(tmp_path):
-    study(made(tmp_path / "out", refilled=REFILLED, refined=REFINED))
+    study(made(tmp_path / "out", refilled=REFILLED, refined=REFINED, scouted=SCOUTED))
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     text = (tmp_path / "out" / "README.md").read_text()
     assert results["rollouts_per_run"] == 128
@@ -68,7 +70,7 @@ def test_what_was_drawn_is_counted_and_told(tmp_path):
             rows = rows[rows["split"] != "test"]
             assert (row["rollouts"], row["tokens"]) == (len(rows), rows["n_tokens"].sum())
             counted[row["arm"]] = len(rows)
-    assert counted["grpo"] == 128
+    assert counted["grpo"] == counted["scouted"] == 128
     assert counted["refilled"] >= 96
     assert counted["refined"] > 96
     fewer = [f"{arm} drew {n}" for arm, n in counted.items() if n < 128]

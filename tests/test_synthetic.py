@@ -171,7 +171,7 @@ def test_a_continued_trace_keeps_its_answer_and_a_new_sample_does_not(continued:
 
 
 def test_seeds_and_what_the_knobs_leave_alone():
-    small = World(problems=10, samples=4, tokens=6, texts=True)
+    small = World(problems=10, samples=4, tokens=6, prompts=True)
     first, again, other = (frame(make_run(small, seed=seed)) for seed in (1, 1, 2))
     pd.testing.assert_frame_equal(first, again)
     assert not first.answer.equals(other.answer)
@@ -186,14 +186,14 @@ def test_seeds_and_what_the_knobs_leave_alone():
     assert not untrained.answer.equals(baseline.answer)  # drawn anew, not copied
 
 
-def test_texts_state_the_recorded_answer():
-    rows = frame(make_run(World(problems=5, samples=6, passes=1, tokens=10, texts=True, unreadable=0.3), seed=4))
+def test_prompts_come_with_the_right_answer_and_no_text_stands_for_a_completion():
+    rows = frame(make_run(World(problems=5, samples=6, passes=1, tokens=10, prompts=True, unreadable=0.3), seed=4))
     training = rows[rows.step.notna()]
     assert training.answer.isna().any()
-    for text, answer in zip(training.completion, training.answer, strict=True):
-        assert text.endswith(f"The answer is {answer}.") != pd.isna(answer)
     right = training[training.correct]
     assert (right.answer == right.reference_answer).all()
+    assert training.prompt.nunique() == 5
+    assert "completion" not in rows or rows.completion.isna().all()
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import UsageError
-from equipoise.text.display import safe_text
+from equipoise.text.display import many, noun, safe_text
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,12 @@ def test_shortened_with_an_ellipsis():
     assert safe_text("abcd efg", 6) == "abcd…"
     assert safe_text("abc", 1) == "…"
     assert safe_text("x" * 10**7, 10) == "x" * 9 + "…"
+
+
+def test_counts_have_their_nouns():
+    assert [many(n, "problem") for n in (0, 1, 2, 1234)] == ["0 problems", "1 problem", "2 problems", "1,234 problems"]
+    assert [many(n, "study", plural="studies") for n in (1, 2)] == ["1 study", "2 studies"]
+    assert [noun(n, "rollout") for n in (1, 11)] == ["rollout", "rollouts"]
 
 
 def test_a_limit_below_one_is_refused():

@@ -38,6 +38,7 @@ TRAINING = [method for method in methods() if method.loop == "training"]
 BESIDE = {
     "anneal_k": {"advantage": "passk_training", "controllers": ("anneal_k:start=8",)},
     "base_anchor": {"demonstrations": ("base_anchor:problems=9",)},
+    "scouting": {"allocation": "scouting:scouts=5,first=2"},
 }
 
 

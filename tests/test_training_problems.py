@@ -217,7 +217,7 @@ def test_the_problems_of_refilled_steps_are_dealt_evenly_over_the_updates(run):
             {"method": {"curriculum": "curriculum"}},
             "method.curriculum chooses from a pool of problems: set sampling.pool",
         ),
-        ({"method": {"curriculum": "band"}}, "band is a controller and belongs under controllers, not curriculum"),
+        ({"method": {"curriculum": "band"}}, "band belongs under controllers, not curriculum"),
         ({"sampling": {"pool": 5}}, "sampling.pool 5 is too small for a step, which may pose 6 problems"),
         (
             {"sampling": {"pool": 11, "refills": 1}, "method": {"filters": ("dynamic_sampling",)}},

@@ -22,6 +22,7 @@ from equipoise.rollouts.folder import open_folder
 from equipoise.training.checkpoints import complete_checkpoints, load_checkpoint, save_checkpoint
 from equipoise.training.loop import train
 from equipoise.training.recipe import TrainConfig
+from equipoise.views.live.state import Live
 
 # All that keeps a state from step to step: controllers and a schedule, the outcome counter, the curriculum, the optimiser, draws of
 # tokens, completions that are kept to be imitated, the average of the weights; and steps that are refilled from the same
@@ -81,6 +82,13 @@ def assert_same(folder, whole, *, rollouts=True):
         assert (found / name).read_bytes() == (expected / name).read_bytes(), name
 
 
+def look_at(folder):
+    """The run as a dash shows it."""
+    live = Live(folder)
+    live.refresh()
+    return live.runs.values()
+
+
 class Stop(Exception):
     pass
 
@@ -127,6 +135,9 @@ def test_a_longer_run_goes_on_from_a_finished_one(config, whole):
         return [row for row in rows if (row["split"], row["step"]) != ("test", 4)]
 
     assert but_for_its_old_end(read_rollouts(config().out)) == read_rollouts(whole)
+    assert open_folder(config().out).info.settings["learning"]["steps"] == 6
+    (run,) = look_at(config().out)
+    assert (run.curves.last, run.planned) == (6, 6)
 
 
 def test_a_finished_run_is_resumed_to_its_numbers_and_left_as_it_is(config, whole):

@@ -104,7 +104,7 @@ def test_a_run_that_does_not_learn_has_no_gap_and_one_that_collapses_has():
     [
         (pool("p", "abab"), pool("p", "abab"), "a run that draws the same problems in two or more steps"),
         (visits("p", {0: "ab", 1: "ab"}), pool("p", "abc"), "≥ 4 judged samples (two visits)"),
-        (visits("p", {0: "ab", 1: "ab"}), pool("z", "abcd"), "it shares 0 of 1 problems"),
+        (visits("p", {0: "ab", 1: "ab"}), pool("z", "abcd"), "it shares 0 of 1 problem"),
         ([{"prompt_id": "p", "answer": "a", "step": 0}], pool("p", "abab"), "verdicts"),
         (visits("p", {0: "ab", 1: "ab"}), [{"prompt_id": "p", "answer": "a"}], "for the baseline: verdicts"),
     ],

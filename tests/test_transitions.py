@@ -97,4 +97,4 @@ def test_what_is_missing_is_named():
     (unjudged,) = transitions([{"prompt_id": "a", "completion": "x"}])
     assert "verdicts" in unjudged.missing
     (other,) = transitions(tries("a", [0, 1]), tries("z", [0, 1]))
-    assert "none of 1 problems is in it" in other.missing
+    assert "none of 1 problem is in it" in other.missing

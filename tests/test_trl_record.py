@@ -179,6 +179,7 @@ def words(**settings):
 IDS = [[1, 2], [4, 3, 1, 2, 5], [], [5]]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("cleans", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("skip", [False, True])
@@ -190,6 +191,7 @@ def test_decoding_at_once_gives_what_batch_decode_gives(cleans, fused, skip):
     assert texts.of([4, 5, 3, 4]) == [tokenizer.decode([4]), "", tokenizer.decode([3]), tokenizer.decode([4])]
 
 
+@pytest.mark.integration
 def test_one_call_decodes_all_unless_the_tokenizer_does_more_than_that():
     from transformers import PreTrainedTokenizerFast
 

@@ -18,6 +18,7 @@ from equipoise.cli.main import app
 from equipoise.lab.make_examples import make_examples
 from equipoise.lab.synthetic import World
 from equipoise.lab.verdict_examples import BASE, EXAMPLES, diagnose_examples, example_path
+from equipoise.measures.table import measure
 from equipoise.views.card import verdict_card
 
 
@@ -108,6 +109,15 @@ def test_the_files_are_small_and_are_what_the_maker_writes(tmp_path: Path):
         shipped, made = example_path(name), tmp_path / f"{name}.parquet"
         assert shipped.stat().st_size <= 150_000
         assert pq.read_table(shipped).equals(pq.read_table(made)), name
+
+
+def test_made_up_runs_hold_no_text_that_a_measure_would_judge():
+    for example in EXAMPLES:
+        columns = pq.read_schema(example.path).names
+        assert "completion" not in columns
+        assert {"prompt", "answer", "reference_answer", "token_ids", "entropies"} <= set(columns)
+    found = measure(example_path("collapse"), "health")
+    assert not [one for one in found["health"] if one.name.startswith("degenerate") and one.value is not None]
 
 
 def test_the_maker_runs_as_a_program(tmp_path: Path):

@@ -175,6 +175,7 @@ class Warmer:
         (["brier"], {}, "reward function"),
         (["constant_length:length=99"], {}, "max_completion_length=12"),
         (["curriculum"], {}, "sampler"),
+        (["scouting"], {}, "num_generations"),
         (["gppo", "cispo"], {}, "choose one"),
         (["band", "adaptive_entropy"], {}, "both move"),
         (["clip_higher"], {"epsilon_high": 0.5}, "in one place"),

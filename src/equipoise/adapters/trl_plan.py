@@ -28,6 +28,7 @@ LOSS_TYPES: Mapping[str, str] = {
 _ELSEWHERE = {
     "reward": "in TRL it is a reward function: equipoise.adapters.trl has brier_reward, overlong_reward and reference_reward for reward_funcs",
     "curriculum": "TRL's own sampler orders the prompts: filter or order the dataset instead",
+    "allocation": "TRL draws num_generations completions of every prompt, all at once",
 }
 # Of the kind "data", those that a TRL run can take, and why it cannot take the others.
 _LESSONS = ("rare_replay", "base_anchor")
@@ -74,7 +75,7 @@ class Exploration:
     @classmethod
     def of_recipe(cls, recipe: Any) -> Exploration:
         """What `equipoise.recipe(…)` gives, which has the same parts by the same names."""
-        for slot, kind in {"rewards": "reward", "curriculum": "curriculum"}.items():
+        for slot, kind in {"rewards": "reward", "curriculum": "curriculum", "allocation": "allocation"}.items():
             if getattr(recipe, slot):
                 raise UsageError(
                     f"{getattr(recipe, slot)} of this recipe cannot be added to a TRL run: {_ELSEWHERE[kind]}"

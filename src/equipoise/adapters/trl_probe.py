@@ -19,6 +19,7 @@ from equipoise.adapters.trl_reward_base import Call, RewardFunction, prompt_name
 from equipoise.adapters.trl_texts import Read, verdict
 from equipoise.adapters.versions import check_version
 from equipoise.errors import UsageError
+from equipoise.rollouts.readers.foreign import chat_of
 from equipoise.rollouts.run import RunInfo
 from equipoise.rollouts.writer import RunWriter
 from equipoise.text.answers import read_answer
@@ -79,6 +80,7 @@ class ProbeReward:
                     "sample_index": sample,
                     "prompt_id": prompt_name(prompt),
                     "prompt": text_of(prompt),
+                    "messages": None if isinstance(prompt, str) else chat_of(prompt),
                     "completion": text,
                     "answer": None if answer is None else answer.text,
                     "correct": verdict(self.correct, rewards),

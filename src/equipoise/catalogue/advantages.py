@@ -1,4 +1,4 @@
-"""Methods between rewards and the loss: group advantages, filters on raw verdicts, the length penalty, the curriculum.
+"""Methods between rewards and the loss: group advantages, filters on raw verdicts, the length penalty; and which problems are drawn, how often.
 
 Settings are those of the paper or its released code unless a trap says that they are ours.
 """
@@ -284,5 +284,23 @@ ADVANTAGES: tuple[Method, ...] = (
         ),
         status="neutral",
         results=("studies/results/collapse",),
+    ),
+    Method(
+        "scouting",
+        kind="allocation",
+        loop="training",
+        about="a few completions of many problems first, then the rest for those that were solved now and then, the rarest first",
+        target="equipoise.shaping.scouting:Scouting",
+        settings={"scouts": 112, "first": 4},
+        paper="2509.25849",
+        equation="rollouts = scouts · first + prompts · (samples − first); mixed by rising share of right, then none right, then all right",
+        inputs=("correct_PG", "keep_PG"),
+        traps=(
+            "the rule and its numbers are ours: the paper solves a knapsack problem, and every problem has its own number of rollouts",
+            "at equal rollouts it learns from fewer problems: 112 scouts, 48 prompts and 16 samples draw the 1,024 of 64 prompts",
+            "first completions of chosen problems are chosen by their outcome: the group's mean is no unbiased baseline for them",
+            "the log's accuracy is that of the chosen problems; scouting/accuracy is of all that were posed",
+            "no refills beside it; a curriculum counts the first completions alone",
+        ),
     ),
 )

@@ -19,6 +19,7 @@ Kind = Literal[
     "bonus",  # a term added to the advantage, kept apart from the reward
     "filter",  # chooses which groups or completions are learnt from
     "curriculum",  # chooses which problems are drawn next
+    "allocation",  # chooses which problems of a step get more of its completions
     "data",  # makes demonstrations for supervised training
     "cap",  # limits the tokens of one completion
     "strategy",  # spends a token budget on one question

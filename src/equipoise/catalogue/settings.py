@@ -25,9 +25,10 @@ SLOTS = {
     "bonus": "bonuses",
     "filter": "filters",
     "curriculum": "curriculum",
+    "allocation": "allocation",
     "data": "demonstrations",  # learnt by imitation, beside the policy gradient
 }
-_ONE = ("surrogate", "reduction", "advantage", "curriculum")  # slots that hold one method
+_ONE = ("surrogate", "reduction", "advantage", "curriculum", "allocation")  # slots that hold one method
 _UNQUOTED = re.compile(r"[\w/:.+-]+")
 
 

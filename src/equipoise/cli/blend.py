@@ -128,7 +128,7 @@ def _shares(text: str) -> list[float]:
 
 
 def _page(found: Blended) -> list[str]:
-    from equipoise.text.display import safe_text
+    from equipoise.text.display import many, safe_text
 
     names = list(dict.fromkeys(("pass@1", f"pass@{found.k}", "distinct_unsolved", "entropy")))
     heads = ["λ", *(name.replace("distinct_unsolved", "distinct on unsolved") for name in names)]
@@ -136,13 +136,13 @@ def _page(found: Blended) -> list[str]:
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = [
         f"BASE (λ 0) {safe_text(found.base, 300)}, TRAINED (λ 1) {safe_text(found.trained, 300)}: "
-        f"{found.settings['problems']:,} problems of {safe_text(found.settings['task'], 300)} × {found.settings['samples']} samples, [95% interval]"
+        f"{many(found.settings['problems'], 'problem')} of {safe_text(found.settings['task'], 300)} × {many(found.settings['samples'], 'sample')}, [95% interval]"
     ]
     for cells, one in ((heads, None), *zip(rows, found.sweep, strict=True)):
         told = "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
         lines.append(told.rstrip() if one is None or one.point != found.pick.point else f"{told}  ← pick")
     pick = found.pick
-    use = "one answer" if found.settings["use"] == "answer" else f"a search with {found.k} samples"
+    use = "one answer" if found.settings["use"] == "answer" else f"a search with {many(found.k, 'sample')}"
     lines += [
         "",
         f"pick for {use}: λ = {pick.point:g}. By {found.goal} the best is λ = {pick.best:g}, and not told apart from it "

@@ -7,7 +7,7 @@ from rich.text import Text
 from equipoise.base import Diagnosis, Finding
 from equipoise.cli.show import console
 from equipoise.diagnosis.headlines import steps_of
-from equipoise.text.display import safe_text
+from equipoise.text.display import many, safe_text
 
 EVIDENCE_SHOWN = 3
 NUMBERS_SHOWN = 6
@@ -32,7 +32,7 @@ def print_card(found: Diagnosis, *, title: str | None = None) -> None:
     head = Text(found.verdict.upper(), style=f"bold {colour}")
     sure = "" if found.confidence is None else f"  confidence {found.confidence:.2f}"
     head.append(
-        f"{sure}  for {found.use}  ({found.n_prompts:,} problems, {found.n_rollouts:,} rollouts)",
+        f"{sure}  for {found.use}  ({many(found.n_prompts, 'problem')}, {many(found.n_rollouts, 'rollout')})",
         style="default not bold",
     )
     out.print(head)

@@ -114,6 +114,7 @@ def compare(
     """
     from equipoise.cli.columns import parse_columns, parse_where
     from equipoise.cli.show import print_json, print_warnings
+    from equipoise.cli.tables import room
     from equipoise.errors import UsageError
     from equipoise.lab.compare import compare as run
     from equipoise.lab.compare import split_specs
@@ -161,21 +162,25 @@ def compare(
     if as_json:
         print_json(compared.to_dict())
         return
-    for line in _page(compared):
+    for line in _page(compared, room()):
         typer.echo(line)
     for path in written:
         typer.echo(safe_text(f"wrote {path}", 1000))
 
 
-def _page(compared: Compared) -> list[str]:
-    from equipoise.cli.tables import lay_out
+def _page(compared: Compared, width: int | None) -> list[str]:
+    from equipoise.cli.tables import fold, lay_out
     from equipoise.text.display import safe_text
 
-    lines = [safe_text(f"{compared.pool}: {compared.about()}", 1000), *lay_out(compared.heads(), compared.rows())]
     exact = [f"{arm.strategy} {arm.exact:.4f}" for arm in compared.arms if arm.exact is not None]
-    if exact:
-        lines.append(safe_text(f"exact, over every subset of the samples: {', '.join(exact)}", 1000))
-    return lines + [safe_text(f"note, {arm.strategy}: {note}", 500) for arm in compared.arms for note in arm.notes]
+    after = compared.without_interval()
+    after += [f"exact, over every subset of the samples: {', '.join(exact)}"] if exact else []
+    after += [f"note, {arm.strategy}: {note}" for arm in compared.arms for note in arm.notes]
+    return [
+        *fold(safe_text(f"{compared.pool}: {compared.about()}", 1000), width),
+        *lay_out(compared.heads(), compared.rows(), width=width),
+        *(line for said in after for line in fold(safe_text(said, 1000), width)),
+    ]
 
 
 @contextmanager

@@ -48,6 +48,7 @@ def measure(
     from equipoise.measures.evidence import Options
     from equipoise.measures.table import find_measure
     from equipoise.measures.table import measure as measure_paths
+    from equipoise.text.display import many
 
     find_measure(name)
     options = Options(k=tuple(k or ()), solved_at=solved_at, seed=seed, bins=bins)
@@ -59,6 +60,6 @@ def measure(
     if as_json:
         print_json(measured.to_dict())
     else:
-        counted = f"{measured.n_prompts:,} problems, {measured.n_rollouts:,} rollouts"
+        counted = f"{many(measured.n_prompts, 'problem')}, {many(measured.n_rollouts, 'rollout')}"
         typer.echo(f"{name}: {counted if measured.n_rollouts else 'a log without rollouts'}")
         print_estimates(measured.estimates[name])

@@ -40,6 +40,7 @@ def methods(
     from equipoise.catalogue.table import find_method
     from equipoise.catalogue.table import methods as all_methods
     from equipoise.cli.show import console, print_json
+    from equipoise.cli.tables import room
 
     chosen = all_methods() if name is None else (find_method(name),)
     if as_json:
@@ -51,21 +52,27 @@ def methods(
         print_json({"schema": "equipoise.methods/1", "methods": rows})
         return
     out = console()
-    for line in _overview(chosen) if name is None else _page(chosen[0]):
+    for line in _overview(chosen, room()) if name is None else _page(chosen[0]):
         out.print(line, markup=False)
 
 
-def _overview(chosen: tuple[Method, ...]) -> list[str]:
+def _overview(chosen: tuple[Method, ...], width: int | None) -> list[str]:
+    """A row for each under its loop; what a terminal has no room for goes on below, in the same column."""
     from equipoise.catalogue.paste import pastes
+    from equipoise.cli.tables import NARROWEST, fold
 
-    width = max(len(method.name) for method in chosen)
     hosts = [", ".join(f"{found.host}{'*' if found.needs else ''}" for found in pastes(method)) for method in chosen]
-    hosts_width = max(map(len, hosts))
-    lines = [
-        f"{method.name:<{width}}  {method.loop:<9}  {where or '–':<{hosts_width}}  {method.about}"
-        for method, where in zip(chosen, hosts, strict=True)
-    ]
-    return [*lines, "* with equipoise installed beside the trainer: pip install 'equipoise[trl]' or 'equipoise[verl]'"]
+    names_width, hosts_width = max(len(method.name) for method in chosen), max(map(len, hosts))
+    lines: list[str] = []
+    loop = None
+    for method, where in zip(chosen, hosts, strict=True):
+        if method.loop != loop:
+            lines += ["", f"{method.loop}:"] if lines else [f"{method.loop}:"]
+            loop = method.loop
+        before = f"{method.name:<{names_width}}  {where or '–':<{hosts_width}}  "
+        lines += fold(before + method.about, width and max(width, len(before) + NARROWEST), indent=" " * len(before))
+    installed = "* with equipoise installed beside the trainer: pip install 'equipoise[trl]' or 'equipoise[verl]'"
+    return [*lines, "", *fold(installed, width)]
 
 
 def _page(method: Method) -> list[str]:

@@ -66,7 +66,7 @@ def plan(
     """
     from equipoise.cli.columns import parse_columns, parse_where
     from equipoise.cli.show import print_json, print_warnings
-    from equipoise.cli.tables import lay_out
+    from equipoise.cli.tables import lay_out, room
     from equipoise.lab.plan import plan as run
     from equipoise.lab.plan import write_plan
     from equipoise.text.display import safe_text
@@ -89,7 +89,7 @@ def plan(
     if as_json:
         print_json(planned.to_dict())
         return
-    for line in lay_out(planned.heads(), planned.rows()):
+    for line in lay_out(planned.heads(), planned.rows(), width=room()):
         typer.echo(line)
     for line in (*planned.about(), f"wrote {out}"):
         typer.echo(safe_text(line, 1000))

@@ -127,18 +127,16 @@ def probe(
 
 
 def _page(probed: Probed) -> list[str]:
-    from equipoise.cli.tables import lay_out
-    from equipoise.text.display import safe_text
+    from equipoise.cli.tables import lay_out, room
+    from equipoise.text.display import many, safe_text
 
-    tokens = "" if probed.tokens is None else f", {probed.tokens:,} tokens"
+    tokens = "" if probed.tokens is None else f", {many(probed.tokens, 'token')}"
     ended = "stopped early: start it again to go on. " if probed.interrupted else ""
-    title = (
-        f"{ended}{probed.source}: {probed.problems:,} problems at every budget, {probed.rollouts:,} completions{tokens}"
-    )
+    title = f"{ended}{probed.source}: {many(probed.problems, 'problem')} at every budget, {many(probed.rollouts, 'completion')}{tokens}"
     lines = (title, *probed.about())
     return [
         safe_text(lines[0], 1000),
-        *lay_out(probed.heads(), probed.rows()),
+        *lay_out(probed.heads(), probed.rows(), width=room()),
         *(safe_text(line, 1000) for line in lines[1:]),
     ]
 

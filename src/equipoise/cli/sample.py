@@ -14,10 +14,7 @@ from equipoise.cli.options import (
     MinP,
     Repel,
     Served,
-    Split,
-    Temperature,
     TopNSigma,
-    TopP,
     decoding_of,
 )
 
@@ -27,7 +24,8 @@ def sample(
     task: Annotated[
         str,
         typer.Argument(
-            help="a task with its settings, e.g. countdown:numbers=4, or a problem file (JSON lines, Parquet)"
+            help="a task with its settings, e.g. countdown:numbers=4, a problem file (JSON lines, Parquet), or the folder of a "
+            "recorded run, whose prompts are asked again under its ids"
         ),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="run folder; one that is there is gone on with")],
@@ -50,15 +48,38 @@ def sample(
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(help="of a completion, without --budget; default: the run's own, else 20 (others: 256)", min=1),
+        typer.Option(
+            help="of a completion, without --budget; default: that of the recorded run, or of the model's own, else 20 (others: 256)",
+            min=1,
+        ),
     ] = None,
-    temperature: Temperature = 1.0,
-    top_p: TopP = 1.0,
+    temperature: Annotated[
+        float | None, typer.Option(help="of sampling; 0 is greedy; default: 1, or as a recorded run has it", min=0)
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="share of the probability that is sampled from; default: 1, or as a recorded run has it"),
+    ] = None,
     min_p: MinP = None,
     top_n_sigma: TopNSigma = None,
     edt: Edt = None,
     repel: Repel = None,
-    split: Split = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="of the task: train, tune, test or all; default: all of a file or of a recorded run, else test"
+        ),
+    ] = None,
+    grader: Annotated[
+        str | None,
+        typer.Option(
+            help="with a recorded run: the task that judges, math or gsm8k (by recorded reference answers), countdown, module:Class"
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="with a recorded run, OURS=THEIRS: which column of its files to take, reference_answer=gold"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="seed of problems and completions", min=0)] = 0,
     tokens: Annotated[
         float, typer.Option(help="share of the problems whose token lists are recorded", min=0, max=1)
@@ -83,12 +104,15 @@ def sample(
     Started again, it keeps what is recorded and draws what is missing. Ctrl-C keeps what was found.
 
     Example: equipoise sample packaged countdown -o runs/pool -n 64 --problems 500
+
+    A baseline for a recorded run: equipoise sample BASE-MODEL runs/a -o runs/base --grader math
     """
+    from equipoise.cli.columns import parse_columns
     from equipoise.cli.numbers import print_estimates
     from equipoise.cli.show import print_json, print_warnings
     from equipoise.lab.sample import sample as run
     from equipoise.tasks.task import AtMost
-    from equipoise.text.display import safe_text
+    from equipoise.text.display import many, safe_text
 
     found = run(
         model,
@@ -103,6 +127,8 @@ def sample(
         top_p=top_p,
         decoding=decoding_of(min_p=min_p, top_n_sigma=top_n_sigma, edt=edt, repel=repel),
         split=split,
+        grader=grader,
+        columns=parse_columns(column),
         seed=seed,
         tokens=tokens,
         top_logprobs=top_logprobs or None,
@@ -121,7 +147,7 @@ def sample(
     ended = "stopped early: start it again to go on. " if found.interrupted else ""
     typer.echo(
         safe_text(
-            f"{ended}{found.rollouts:,} completions of {found.problems:,} problems, {found.tokens:,} tokens, "
+            f"{ended}{many(found.rollouts, 'completion')} of {many(found.problems, 'problem')}, {many(found.tokens, 'token')}, "
             f"{found.drawn:,} drawn in {found.seconds:,.0f} s: {found.folder}",
             1000,
         )

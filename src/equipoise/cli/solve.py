@@ -77,7 +77,7 @@ def solve(
     """
     from equipoise.base import Sampling
     from equipoise.cli.show import print_json
-    from equipoise.cli.tables import lay_out
+    from equipoise.cli.tables import lay_out, room
     from equipoise.errors import UsageError
     from equipoise.lab.open_model import LONGER
     from equipoise.lab.solve import solve as run
@@ -128,17 +128,20 @@ def solve(
     if as_json:
         print_json(found.to_dict())
         return
-    typer.echo("\n".join(lay_out(HEADS, [[safe_text(cell, 60) for cell in row] for row in found.rows()])))
+    rows = [[safe_text(cell, 60) for cell in row] for row in found.rows()]
+    typer.echo("\n".join(lay_out(HEADS, rows, width=room())))
     typer.echo(safe_text(("stopped early. " if found.interrupted else "") + found.about(), 1000))
     if found.folder is not None:
         typer.echo(safe_text(f"wrote {found.folder}", 1000))
 
 
 def _card(choice: Choice) -> list[str]:
+    from equipoise.text.display import many
+
     spent = choice.spent
     lines = [
         "no answer" if choice.answer is None else choice.answer.text,
-        f"stopped by {choice.stopped_by}: {len(choice.drawn)} completions, {spent.generated:,} tokens "
+        f"stopped by {choice.stopped_by}: {many(len(choice.drawn), 'completion')}, {many(spent.generated, 'token')} "
         f"({spent.cancelled:,} of them cancelled), {spent.seconds:.1f} s",
     ]
     if choice.ballots:

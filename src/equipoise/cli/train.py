@@ -33,7 +33,7 @@ def train(
     from equipoise.cli.show import print_json
     from equipoise.config import load_config
     from equipoise.errors import MissingExtra
-    from equipoise.text.display import safe_text
+    from equipoise.text.display import many, safe_text
     from equipoise.training.recipe import TrainConfig
 
     path, overrides = _split([*([config] if config else []), *(settings or [])])
@@ -54,7 +54,7 @@ def train(
             typer.echo(f"{when} training, held-out problems")
             print_estimates([number for one in evaluated for number in one.estimates])
             typer.echo()
-    typer.echo(safe_text(f"{trained.steps:,} steps, {trained.seconds:,.0f} s: {trained.folder}", 1000))
+    typer.echo(safe_text(f"{many(trained.steps, 'step')}, {trained.seconds:,.0f} s: {trained.folder}", 1000))
 
 
 def _split(words: list[str]) -> tuple[Path | None, list[str]]:

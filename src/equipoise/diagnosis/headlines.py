@@ -50,8 +50,13 @@ def show_headlines(estimates: Mapping[str, Sequence[Estimate]], *, k: int) -> li
             late = number.at.get("window") in (None, "late")
             if number.name == name and number.value is not None and wanted and late:
                 reading, interval = spell(headline.reading, number, k)
-                findings.append(Finding(number, name, headline.loop, "info", reading, 0.0, interval))
+                findings.append(Finding(number, name, headline.loop, "info", _singular(reading), 0.0, interval))
     return findings
+
+
+def _singular(reading: str) -> str:
+    """`1 distinct answer in 8`: what a whole collapse leaves."""
+    return reading.replace("1 distinct answers", "1 distinct answer", 1) if reading.startswith("1 ") else reading
 
 
 def steps_of(finding: Finding) -> str | None:

@@ -12,6 +12,7 @@ from equipoise.diagnosis.rules import BASELINE, MIN_PROMPTS
 from equipoise.errors import UsageError
 from equipoise.measures.answers import AnswerTable
 from equipoise.measures.evidence import Evidence
+from equipoise.text.display import many
 
 REWARDS_NAMED = 4
 
@@ -81,7 +82,7 @@ def _comparison(
             for number in numbers.get(rule.measure, ())
             if number.name.endswith("_vs_baseline") and number.at.get("problems") in (None, rule.problems)
         )
-        few = f"more samples of the {shared:,} problems that the run and the baseline share"
+        few = f"more samples of the {many(shared, 'problem')} that the run and the baseline share"
         return next(filter(None, reasons), few)
     return (
         f"a baseline of the same problems: none of its {len(_problems(baseline.answers)):,} prompt ids is among the "
@@ -106,7 +107,7 @@ def _recurrence(table: AnswerTable) -> str:
     problems, steps = len({problem for problem, _ in visits}), len({step for _, step in visits})
     if steps < 2 or len(visits) > problems:
         return ""
-    return f" in which problems recur (of {problems:,} problems in {steps:,} steps, none does)"
+    return f" in which problems recur (of {many(problems, 'problem')} in {many(steps, 'step')}, none does)"
 
 
 def _unclear(reads: Sequence[Read]) -> list[str]:

@@ -21,6 +21,7 @@ from equipoise.catalogue.settings import as_lines, settings_for
 from equipoise.catalogue.setup import Setup
 from equipoise.catalogue.table import find_method
 from equipoise.diagnosis.judge import Judgement
+from equipoise.text.display import many
 
 # What the next training should change too, and why.
 NEXT = {
@@ -52,7 +53,7 @@ def prescribe(found: Judgement, estimates: Mapping[str, list[Estimate]]) -> Pres
         later = {name: {} for name in NEXT}
         why.append(
             f"More thinking costs accuracy: cap it at {best:,} tokens a sample and spend the rest of the budget on "
-            f"{samples} samples in parallel and a majority vote."
+            f"{many(samples, 'sample')} in parallel and a majority vote."
         )
     for name, values in now.items():
         _merge(settings, name, **values)

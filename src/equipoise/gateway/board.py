@@ -11,6 +11,7 @@ from equipoise.base import Chunk, Completion, Question
 from equipoise.gateway.orders import Order
 from equipoise.infer.ledger import Ledger
 from equipoise.infer.metered import Kind
+from equipoise.text.display import many
 
 MAX_KEPT = 1_000_000  # characters of a completion that are kept to read its answer
 SHOWN = 60  # characters of an answer in a line
@@ -76,10 +77,10 @@ class Tally:
 
     def line(self) -> str:
         if not self.votes:
-            return f"{self.finished} of {self.width} samples, no answer yet\n"
+            return f"{self.finished} of {many(self.width, 'sample')}, no answer yet\n"
         (leader, most), *_ = self.votes.most_common(1)
         shown = leader if len(leader) <= SHOWN else leader[: SHOWN - 1] + "…"
-        return f"{self.finished} of {self.width} samples, leading {shown} ({most})\n"
+        return f"{self.finished} of {many(self.width, 'sample')}, leading {shown} ({most})\n"
 
 
 def margin(votes: Counter[str]) -> int | None:

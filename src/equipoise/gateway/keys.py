@@ -20,6 +20,7 @@ from equipoise.errors import UsageError
 from equipoise.gateway.refusals import Refusal
 from equipoise.gateway.settings import KeyRule, Settings
 from equipoise.infer.ledger import Ledger
+from equipoise.text.display import many
 
 VARIABLE = "EQUIPOISE_GATEWAY_KEYS"
 SHORTEST = 16  # characters
@@ -55,13 +56,16 @@ class Caller:
         if limit is not None and len(self._recent) >= limit:
             raise Refusal(
                 429,
-                f"this key may send {limit} requests a minute",
+                f"this key may send {many(limit, 'request')} a minute",
                 code="rate_limit_exceeded",
                 after=60.0 - (now - self._recent[0]),
             )
         if self.rule.at_once is not None and self.running >= self.rule.at_once:
             raise Refusal(
-                429, f"this key may have {self.rule.at_once} requests under way", code="rate_limit_exceeded", after=1.0
+                429,
+                f"this key may have {many(self.rule.at_once, 'request')} under way",
+                code="rate_limit_exceeded",
+                after=1.0,
             )
         most = self.rule.tokens_per_day
         if most is not None and self.ledger.spent.generated >= most:  # those set aside may still come back

@@ -15,6 +15,7 @@ from equipoise.gateway.answering import Gateway
 from equipoise.gateway.board import SHOWN, Entry, margin
 from equipoise.gateway.guard import Guard
 from equipoise.gateway.metrics import Labels
+from equipoise.text.display import many
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'",
@@ -78,7 +79,7 @@ def write_page(gateway: Gateway) -> str:
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=2><title>equipoise serve</title>"
         f"<style>{STYLE}</style><h1>equipoise serve</h1>"
-        f"<h2>{len(entries)} requests under way{', stopping' if gateway.draining else ''}</h2>{_table(heads, requests)}"
+        f"<h2>{many(len(entries), 'request')} under way{', stopping' if gateway.draining else ''}</h2>{_table(heads, requests)}"
         f"<h2>Upstreams</h2>{_table(['upstream', '', 'under way', 'served', 'faults', 'models'], upstreams)}"
         f"<h2>Callers</h2>{_table(['caller', 'under way', 'tokens today', 'of'], callers)}</html>"
     )

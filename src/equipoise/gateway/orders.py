@@ -46,7 +46,7 @@ def make_order(
         wanted.budget if wanted is not None and wanted.budget is not None else preset.budget, limits.budget, rule.budget
     )
     width = min(limits.width, rule.width or limits.width)
-    strategy, spec, drawn = _build(preset.strategy, width, policy)
+    strategy, spec, drawn = _build(preset.strategy, width, limits.max_tokens, policy)
     name = spec.partition(":")[0]
     if rule.models is not None and model not in rule.models:
         raise Refusal(403, f"this key may not use the model {one_line(model, 100)}", code="model_not_allowed")
@@ -108,14 +108,14 @@ def check_operator(settings: Settings, policy: Policy | None) -> None:
         if spec == AUTO and policy is None:
             raise UsageError(f'{where} = "{AUTO}" needs a plan: give --plan with the file that equipoise plan wrote')
         try:
-            _build(spec, settings.limits.width, policy)
+            _build(spec, settings.limits.width, settings.limits.max_tokens, policy)
         except UsageError as problem:
             raise UsageError(f'{where} = "{spec}": {problem}') from problem
 
 
-def _build(spec: str, width: int, policy: Policy | None) -> tuple[Strategy | None, str, int]:
+def _build(spec: str, width: int, tokens: int, policy: Policy | None) -> tuple[Strategy | None, str, int]:
     if spec != AUTO:
-        return build_strategy(spec, width=width)
+        return build_strategy(spec, width=width, tokens=tokens)
     if policy is None:
         raise Refusal(400, "the strategy 'auto' needs a plan, and this gateway has none", code="no_plan", param="model")
     return Auto(policy, width), AUTO, width

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from equipoise.base import Completion, Draw, Prompt, Sampling
@@ -19,6 +20,7 @@ from equipoise.gateway.refusals import Refusal
 from equipoise.gateway.settings import Server, Settings
 from equipoise.samplers.http import HttpSampler, sample_seed
 from equipoise.samplers.http_draw import Fault, HttpDraw, Note, Refused, Requests, Response, TooLong, Tries
+from equipoise.samplers.http_room import post_fitting
 from equipoise.wire import Dialect, Event, check_dialect, one_line, write_request
 
 log = logging.getLogger("equipoise.gateway")
@@ -247,7 +249,8 @@ class FleetSampler:
                 limit_field=upstream.server.limit_field,
                 thinking_field=upstream.server.thinking_field,
             )
-            return await self.fleet.send(upstream, request.path, request.body)
+            post = partial(self.fleet.send, upstream)
+            return await post_fitting(post, request.path, request.body, limit_field=upstream.server.limit_field)
 
         return HttpDraw(
             Requests(

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from equipoise.base import Estimate
 from equipoise.errors import UsageError
 from equipoise.infer.vote import Majority
 from equipoise.lab.compare_numbers import Arm, Outcomes, arm_of, exact_majority, outcomes_of, whole_outcomes
@@ -24,11 +25,12 @@ from equipoise.lab.compare_run import (
 )
 from equipoise.lab.interrupting import run_to_end
 from equipoise.lab.solve import find_strategy
-from equipoise.measures.html import html_table, number_cell
+from equipoise.measures.html import html_line, html_table, number_cell
 from equipoise.rollouts.readers.table import open_source
 from equipoise.rollouts.run import Run
 from equipoise.samplers.recorded import RecordedPool
 from equipoise.samplers.recorded_rows import Count
+from equipoise.text.display import many
 
 REPEATS = 20  # shuffles of a recorded pool
 
@@ -73,13 +75,13 @@ class Compared:
         """The table as texts, under `heads`."""
         return [
             [
-                arm.strategy + (" (reference)" if arm.strategy == self.reference else ""),
-                number_cell(arm.accuracy),
-                "–" if arm.strategy == self.reference else number_cell(arm.difference, signed=True),
+                arm.strategy,
+                _cell(arm.accuracy),
+                "(reference)" if arm.strategy == self.reference else _cell(arm.difference, signed=True),
                 f"{arm.tokens.value:,.1f}",
                 "–" if arm.tokens_share.value is None else f"{arm.tokens_share.value:.1%}",
                 f"{arm.samples.value:.2f}",
-                number_cell(arm.agreement),
+                _cell(arm.agreement),
                 "–" if arm.abstained is None else f"{arm.abstained:.1%}",
                 f"{arm.tied:.1%}",
             ]
@@ -100,17 +102,34 @@ class Compared:
         ]
 
     def about(self) -> str:
-        recorded = "" if self.samples is None else f" × {_range(self.samples)} samples"
+        recorded = "" if self.samples is None else f" × {_samples(self.samples)}"
         budget = "" if self.budget is None else f", at most {self.budget:,} {self.count} a question"
-        order = "order{} of the samples" if self.samples is not None else "draw{}"
-        repeats = f"{self.repeats} {order.format('' if self.repeats == 1 else 's')}"
+        repeats = (
+            many(self.repeats, "draw") if self.samples is None else f"{many(self.repeats, 'order')} of the samples"
+        )
         return (
-            f"{self.n_problems} problems{recorded}{budget}; mean over {repeats}, [95% interval] over problems; "
+            f"{many(self.n_problems, 'problem')}{recorded}{budget}; mean over {repeats}, [95% interval] over problems; "
             f"agreement with {self.agreement_with}"
         )
 
+    def without_interval(self) -> list[str]:
+        """Why a number of the table has none, with all that it is true of; and where those of the costs are."""
+        told: dict[str, list[str]] = {}
+        for arm in self.arms:
+            shown = {"accuracy": arm.accuracy, "difference": arm.difference, "agreement": arm.agreement}
+            if arm.strategy == self.reference:
+                del shown["difference"]
+            for name, number in shown.items():
+                if number.value is not None and number.low is None:
+                    why = number.how.partition("no interval: ")[2].partition(";")[0]
+                    told.setdefault(why or number.how, []).append(f"{name} of {arm.strategy}")
+        return [f"no interval: {why} ({', '.join(where)})" for why, where in told.items()] + [
+            f"{self.count}, {self.count} share and drawn have their intervals in the JSON; abstained and tied are counted"
+        ]
+
     def _repr_html_(self) -> str:
-        return html_table(self.heads(), self.rows(), title=f"{self.pool}: {self.about()}")
+        table = html_table(self.heads(), self.rows(), title=f"{self.pool}: {self.about()}")
+        return table + "".join(map(html_line, self.without_interval()))
 
 
 def compare(
@@ -155,7 +174,7 @@ def compare(
     if not rounds.done:
         raise KeyboardInterrupt
     if rounds.done < len(seeds):
-        warnings = [*warnings, f"stopped after {rounds.done} of {len(seeds)} repeats"]
+        warnings = [*warnings, f"stopped after {rounds.done} of {many(len(seeds), 'repeat')}"]
     return _numbers(rounds, name, pool=_name_of(pool), seed=seed, count=count, warnings=warnings)
 
 
@@ -273,7 +292,7 @@ def _whole_vote(ids: Sequence[str], wholes: Sequence[Whole]) -> _Yardstick:
     name = f"majority of {all_of}"
     return _Yardstick(
         name,
-        f"the vote over {all_of} samples",
+        f"the vote over all {_samples(_extent(wholes))}",
         lambda one: one.answer in leaders[one.question],
         {name: whole_outcomes(wholes)},
     )
@@ -336,6 +355,11 @@ def _exact(name: str, rounds: _Rounds) -> float | None:
     return None if pool.resample or rounds.budget is not None else exact_majority(rounds.wholes, strategy.n)
 
 
+def _cell(number: Estimate, *, signed: bool = False) -> str:
+    lacks = number.value is not None and number.low is None
+    return number_cell(number, signed=signed) + (" (no interval)" if lacks else "")
+
+
 def _on_frontier(arm: Arm, arms: Sequence[Arm]) -> bool:
     def point(one: Arm) -> tuple[float, float] | None:
         if one.accuracy.value is None or one.tokens.value is None:
@@ -352,6 +376,10 @@ def _on_frontier(arm: Arm, arms: Sequence[Arm]) -> bool:
 def _extent(wholes: Sequence[Whole]) -> tuple[int, int]:
     sizes = [whole.samples for whole in wholes]
     return min(sizes), max(sizes)
+
+
+def _samples(extent: tuple[int, int]) -> str:
+    return many(extent[0], "sample") if extent[0] == extent[1] else f"{_range(extent)} samples"
 
 
 def _range(extent: tuple[int, int]) -> str:

@@ -18,6 +18,7 @@ from equipoise.lab.demo_spending import Spending, spend
 from equipoise.measures.html import html_line, number_cell
 from equipoise.measures.intervals import paired_difference
 from equipoise.measures.passk import pass_at_k_of
+from equipoise.text.display import many
 from equipoise.training.collect import Batch
 from equipoise.training.evaluate import Evaluated, html_of_evaluations
 from equipoise.training.loop import Trained, train
@@ -98,7 +99,7 @@ def run_demo(
     """Train, evaluate, compare and diagnose both arms; their run folders are written under `folder`."""
     trained = {}
     for name, method in METHODS.items():
-        say(f"{TITLES[name]}: {steps} steps")
+        say(f"{TITLES[name]}: {many(steps, 'step')}")
         how = Evaluation(problems=problems, samples=samples, every=max(steps, 1))
         trained[name] = train(_config(folder / name, method, steps, how), say=say)
     base, plain, kept = trained[PLAIN].before[0], trained[PLAIN].after[0], trained[KEPT].after[0]

@@ -22,7 +22,7 @@ STEP = 0.01  # nats, to which entropies are rounded: the files stay small
 
 def make_examples(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    base = replace(EXAMPLES[0].world, samples=BASE_SAMPLES, tokens=0, texts=False)
+    base = replace(EXAMPLES[0].world, samples=BASE_SAMPLES, tokens=0, prompts=False)
     save_run(make_baseline(base, seed=SEED), folder / f"{BASE}.parquet")
     for example in EXAMPLES:
         save_run(make_run(example.world, seed=SEED), folder / f"{example.name}.parquet")

@@ -18,6 +18,7 @@ from equipoise.measures.html import html_line, html_table, number_cell
 from equipoise.rollouts.readers.table import Source
 from equipoise.samplers.recorded import RecordedPool
 from equipoise.samplers.recorded_rows import Count
+from equipoise.text.display import many
 
 FIRST = 4  # samples of a pilot, where the pool has twice as many
 REPEATS = 20
@@ -116,7 +117,7 @@ class Planned:
         n = len(self.shares)
         cap = "" if self.policy.cap is None else f" of at most {self.policy.cap:,} tokens"
         return [
-            f"{n} questions, {self.budget:,.0f} {self.count} ({self.budget / n:,.1f} a question); a pilot of {self.policy.pilot} samples"
+            f"{n} questions, {self.budget:,.0f} {self.count} ({self.budget / n:,.1f} a question); a pilot of {many(self.policy.pilot, 'sample')}"
             f"{cap} each takes {self.pilot_tokens:,.0f} of them",
             f"price: 1,000 {self.count} more would bring {1000 * self.policy.price:.3g} right answers; planned are "
             f"{self.tokens:,.0f} {self.count}",
@@ -200,7 +201,7 @@ def _pilot_size(ordered: Ordered, first: int | None) -> int:
     look = min(FIRST, max(1, recorded // 2)) if first is None else first
     if not 1 <= look < recorded:
         raise UsageError(
-            f"a pilot of {look} samples of the {recorded} that the questions have was asked for: look at 1 or more, and leave some to plan"
+            f"a pilot of {many(look, 'sample')} of the {recorded} that the questions have was asked for: look at 1 or more, and leave some to plan"
         )
     return look
 

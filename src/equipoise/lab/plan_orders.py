@@ -13,6 +13,7 @@ from equipoise.errors import UsageError
 from equipoise.infer.policy import Goal
 from equipoise.measures.subsets import common_size
 from equipoise.samplers.recorded_rows import PoolRows
+from equipoise.text.display import many
 
 MIN_QUESTIONS = 10
 
@@ -68,7 +69,7 @@ def order_samples(
             "goal verified needs verdicts, and this pool has none: give a column correct, or plan for a vote"
         )
     if judged and not judged_R.all():
-        notes.append(f"{int((~judged_R).sum()):,} samples without a verdict were left out")
+        notes.append(f"left out: {many(int((~judged_R).sum()), 'sample')} without a verdict")
     used_R = judged_R if judged else np.ones(len(judged_R), bool)
     groups = _groups(rows, used_R)
     caps = _caps(groups, cap)
@@ -79,7 +80,7 @@ def order_samples(
             f"a plan needs {MIN_QUESTIONS} questions or more with samples at every cap, this pool has {len(kept)}: record more"
         )
     if len(kept) < len(groups):
-        notes.append(f"{len(groups) - len(kept)} questions have fewer samples than nine in ten and were left out")
+        notes.append(f"left out: {many(len(groups) - len(kept), 'question')} with fewer samples than nine in ten have")
     rng = np.random.default_rng(seed)
     found = []
     for each in caps:

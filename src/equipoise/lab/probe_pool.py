@@ -22,6 +22,7 @@ from equipoise.measures.prompts import late_rows
 from equipoise.measures.sweeps import Sweep, sweep_budgets
 from equipoise.rollouts.readers.table import Source, open_source
 from equipoise.rollouts.run import Run
+from equipoise.text.display import many
 
 RULE = "longer thinking costs accuracy"
 
@@ -50,8 +51,8 @@ class Probed:
         """One sentence: whether variance inflation is present."""
         if self.finding is None:
             return (
-                f"Not enough data to tell whether variance inflation is present: {self.problems} problems were tried at all of "
-                f"{len(self.budgets)} budgets, and it takes 10 problems and three budgets or more."
+                f"Not enough data to tell whether variance inflation is present: {many(self.problems, 'problem')} tried at all of "
+                f"{many(len(self.budgets), 'budget')}, and it takes 10 problems and three budgets or more."
             )
         words = self.finding.reading + (
             "" if self.finding.interval is None else f" (95% interval {self.finding.interval})"

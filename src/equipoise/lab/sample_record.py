@@ -24,6 +24,7 @@ from equipoise.rollouts.folder import info_of, open_folder
 from equipoise.rollouts.run import RunInfo
 from equipoise.rollouts.writer import RunWriter
 from equipoise.tasks.task import Task
+from equipoise.text.display import many
 
 Say = Callable[[str], None]
 
@@ -70,7 +71,7 @@ class Sampled:
             ["–" if budget is None else f"{budget:,}", *(number_cell(by[budget, name]) for name in names)]
             for budget in dict.fromkeys(budget for budget, _ in by)
         ]
-        title = f"{self.folder}: {self.rollouts:,} completions of {self.problems:,} problems, {self.tokens:,} tokens"
+        title = f"{self.folder}: {many(self.rollouts, 'completion')} of {many(self.problems, 'problem')}, {many(self.tokens, 'token')}"
         return html_table(["budget", *names], rows, title=title)
 
 
@@ -138,7 +139,7 @@ class Recorder:
         left = taken / self.done * (self.n_jobs - self.done)
         right = "–" if not self.judged else f"{self.right / self.judged:.3f}"
         self.say(
-            f"{self.done:,} of {self.n_jobs:,} groups, {self.drawn:,} completions, pass@1 {right}, "
+            f"{self.done:,} of {many(self.n_jobs, 'group')}, {many(self.drawn, 'completion')}, pass@1 {right}, "
             f"{self.made / max(taken, 1e-9):,.0f} tokens/s, {left:,.0f} s left"
         )
 

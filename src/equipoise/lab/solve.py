@@ -22,6 +22,7 @@ from equipoise.lab.solve_record import Answered, Solved, Strategy, accuracy_of, 
 from equipoise.rollouts.writer import RunWriter
 from equipoise.tasks.asking import ask, ask_text, default_split, find_task_or_file, posed_as_chat
 from equipoise.tasks.task import AtMost
+from equipoise.text.display import many
 
 Say = Callable[[str], None]
 
@@ -201,7 +202,9 @@ class _Session:
         done = len(self.answered)
         left = (time.monotonic() - self.began) / done * (n - done)
         if n > 1:
-            self.say(f"{done} of {n} questions, {self.ledger.spent.generated:,} tokens, {left:,.0f} s left")
+            self.say(
+                f"{done} of {many(n, 'question')}, {many(self.ledger.spent.generated, 'token')}, {left:,.0f} s left"
+            )
         if self.writer is not None:
             line = {
                 "prompt_id": asked.question.id,

@@ -17,6 +17,7 @@ from equipoise.measures.html import html_table, number_cell
 from equipoise.measures.intervals import mean_of_prompts
 from equipoise.rollouts.run import RunInfo
 from equipoise.rollouts.writer import RunWriter
+from equipoise.text.display import many
 
 Strategy = Callable[[Question, Metered], Awaitable[Choice]]
 
@@ -82,8 +83,8 @@ class Solved:
     def about(self) -> str:
         right = f"accuracy {number_cell(self.accuracy)}, " if self.accuracy.value is not None else ""
         return (
-            f"{self.strategy} on {self.model}: {len(self.answered)} of {self.asked} questions, {right}"
-            f"{self.spent.generated:,} tokens, {number_cell(self.tokens)} a question"
+            f"{self.strategy} on {self.model}: {len(self.answered)} of {many(self.asked, 'question')}, {right}"
+            f"{many(self.spent.generated, 'token')}, {number_cell(self.tokens)} a question"
         )
 
     def _repr_html_(self) -> str:

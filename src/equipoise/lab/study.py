@@ -31,6 +31,7 @@ from equipoise.lab.study_results import Finished, assemble
 from equipoise.lab.study_run import Job, base_job, is_finished, run_job, steps_logged, supervised_run, write_job
 from equipoise.lab.study_tune import best, choose_rates, choose_temperatures
 from equipoise.measures.html import html_table
+from equipoise.text.display import many
 from equipoise.training.notes import chosen_warnings
 
 Say = Callable[[str], None]
@@ -134,7 +135,7 @@ def _plan(config: StudyConfig, base: Job, lr: Mapping[str, float]) -> list[tuple
 def _run_all(jobs: list[Job], n: int, say: Say, tick: Say) -> None:
     todo = [job for job in jobs if not is_finished(job)]
     if len(todo) < len(jobs):
-        say(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already")
+        say(f"finished already: {len(jobs) - len(todo)} of {many(len(jobs), 'run')}")
     started = time.perf_counter()
 
     def done(count: int, job: Job) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 from equipoise.files import atomic_write
 from equipoise.lab.study_figures import ENTROPY, FRONTIER
+from equipoise.text.display import many
 
 Results = Mapping[str, Any]
+NO_BEST = "no interval: the best of several is high by luck too"
 FORECAST = 0.4  # share of a run from which its end is forecast
 
 
@@ -23,15 +25,16 @@ def page(results: Results) -> str:
     n_seeds, look = len(results["seeds"]), results["evaluation"]
     parts = [
         f"# {results['about'] or 'Study'}",
-        f"{len(results['recipes'])} arms and the base model, {n_seeds} {'seed' if n_seeds == 1 else 'seeds'}, "
-        f"{_rollouts(results)}; evaluated on the same {look['problems']} problems with "
-        f"{look['samples']} samples at temperature {headline:g}. Device: {', '.join(results['device'])}.",
+        f"{many(len(results['recipes']), 'arm')} and the base model, {many(n_seeds, 'seed')}, "
+        f"{_rollouts(results)}; evaluated on the same {many(look['problems'], 'problem')} with "
+        f"{many(look['samples'], 'sample')} at temperature {headline:g}. Device: {', '.join(results['device'])}.",
         _supervised(results),
         _table(results),
-        f"`Δ` columns are differences with 95 % intervals, **bold** where the interval leaves out 0. *Δ {plain}*: to the plain arm, "
+        f"Brackets are 95 % intervals. `Δ` columns are differences, **bold** where the interval leaves out 0. *Δ {plain}*: to the plain arm, "
         f"or to the one named with an arm, paired by problem and seed. *cooled base*: pass@{k} minus that of the base model at the temperature that "
-        f"gives it the same pass@1; what cooling alone would buy is not a gain. *unsolved*: distinct answers in {look['samples']} samples on "
-        f"the problems that the arm does not solve. {_seeds(n_seeds)} Intervals are not corrected for the number of arms.",
+        f"gives it the same pass@1; what cooling alone would buy is not a gain. *beyond it*, *below it*: at no temperature has the base model a "
+        f"pass@1 so high, or so low. *unsolved*: distinct answers in {many(look['samples'], 'sample')} on "
+        f"the problems that the arm does not solve. {_seeds(n_seeds)} {_without(n_seeds)} Intervals are not corrected for the number of arms.",
         _made(results),
         _figures(results),
         _volumes(results),
@@ -53,7 +56,7 @@ def _supervised(results: Results) -> str:
     source = f"the {sft['pairs']:,} pairs of `{how['file']}`" if how["file"] else f"{sft['pairs']:,} solved problems"
     fell = f"{losses[0]['loss']:.3f} → {sft['loss']:.3f}" if len(losses) > 1 else f"{sft['loss']:.3f}"
     return (
-        f"Every arm begins with one model: `{sft['model']}` after supervised training on {source} ({how['steps']:,} steps of "
+        f"Every arm begins with one model: `{sft['model']}` after supervised training on {source} ({many(how['steps'], 'step')} of "
         f"{how['batch']}, learning rate {how['lr']:g}, loss {fell} nats per token, {sft['seconds']:,.0f} s). It is the row *base*, and "
         f"the KL is to it; its checkpoint is in `{sft['run']}`."
     )
@@ -95,8 +98,8 @@ def summary_rows(results: Results, *, sure: str = "**") -> tuple[list[str], list
         rows.append(
             [
                 f"{arm} (against {against})" if against not in (None, plain) else arm,
-                _number(row["pass@1"]["value"]),
-                _number(row[f"pass@{k}"]["value"]),
+                _interval(row["pass@1"]),
+                _interval(row[f"pass@{k}"]),
                 _number(row["distinct_unsolved"]["value"], 1),
                 _number(row["entropy"]["value"]),
                 _number(row["kl_to_base"]["value"]),
@@ -140,8 +143,9 @@ def _volumes(results: Results) -> str:
     lines = [
         f"## The area under (pass@1, pass@{k})\n",
         f"Area: of what an arm reaches at one of the {len(results['evaluation']['temperatures'])} temperatures, the union of [0, pass@1] × "
-        f"[0, pass@{k}] (reference point (0, 0)). *best*: over temperatures, each by itself. *above*: of how many of the other arms and the base "
-        f"the area is surpassed beyond the interval. *equal KL*: at T = {results['headline']:g}, minus the base at the temperature with the same KL. "
+        f"[0, pass@{k}] (reference point (0, 0)). *best*: over temperatures, each by itself; {NO_BEST}. *above*: of how many of the other arms and the base "
+        f"the area is surpassed beyond the interval. *equal KL*: at T = {results['headline']:g}, minus the base at the temperature with the same KL; *beyond it*: it has so "
+        "large a KL at none. "
         "Every pair of arms: `volumes` in `results.json`.\n",
         _row(heads),
         f"| --- |{' ---: |' * (len(heads) - 1)}",
@@ -151,7 +155,7 @@ def _volumes(results: Results) -> str:
         surpassed = sum(gap["low"] is not None and gap["low"] > 0 for gap in gaps)
         cells = [
             row["arm"],
-            _number(row["volume"]["value"]),
+            _interval(row["volume"]),
             _number(row["best_pass@1"]),
             _number(row[f"best_pass@{k}"]),
             *(_change(_find(gaps, against=other), "**") for other in ("base", plain)),
@@ -196,6 +200,7 @@ def _over_temperatures(results: Results) -> str:
         return ""
     lines = [
         f"## pass@1 / pass@{k} over temperatures\n",
+        "Every number with its interval: `frontier` in `results.json`.\n",
         f"| arm | {' | '.join(f'T = {t:g}' for t in temperatures)} |",
         f"| --- |{' ---: |' * len(temperatures)}",
     ]
@@ -210,11 +215,12 @@ def _laws(results: Results) -> str:
     fits = results["law"]
     good = [fit for fit in fits if fit["state"] == "fit"]
     if not good:
-        return f"The law R = −a·exp(H) + b fits none of the {len(fits)} runs: {fits[0]['reason']}." if fits else ""
+        return f"The law R = −a·exp(H) + b fits none of {many(len(fits), 'run')}: {fits[0]['reason']}." if fits else ""
     lines = [
         "## R = −a·exp(H) + b along the training log\n",
-        f"It fits {len(good)} of {len(fits)} runs. Ceiling: b − a, the reward with all entropy spent. Forecast error: mean of "
-        f"|forecast − what came| for the last tenth, from the first {FORECAST:.0%}.\n",
+        f"It fits {len(good)} of {many(len(fits), 'run')}. Ceiling: b − a, the reward with all entropy spent. Forecast error: mean of "
+        f"|forecast − what came| for the last tenth, from the first {FORECAST:.0%}. "
+        "Means over the runs that it fits, so few that they have no interval; that of every run: `law` in `results.json`.\n",
         "| arm | seeds that it fits | ceiling | R² | forecast error |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
@@ -227,7 +233,7 @@ def _laws(results: Results) -> str:
             _number(_mean([fit["ceiling"]["value"] for fit in mine])),
             _number(_mean([fit["r2"] for fit in mine]), 2),
         ]
-        error = f"{_number(_mean(errors))} ({len(errors)} {'run' if len(errors) == 1 else 'runs'})" if errors else "–"
+        error = f"{_number(_mean(errors))} ({many(len(errors), 'run')})" if errors else "–"
         lines.append(f"| {arm} | {len(mine)} of {of} | {' | '.join(cells)} | {error} |")
     return "\n".join(lines)
 
@@ -242,18 +248,25 @@ def _tuned(results: Results) -> str:
     rows = results["tuned"]
     lines = [
         f"## Chosen on the tuning split, by {rows[0]['by']}\n",
+        f"*score*: by what was chosen, on problems of their own; {NO_BEST}.\n",
         "| arm | learning rate | temperature | score | area |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
         lr = "–" if row["lr"] is None else f"{row['lr']:g}"
-        area = _number(row["volume"]["value"]) if "volume" in row else "–"
+        area = _interval(row["volume"]) if "volume" in row else "–"
         lines.append(f"| {row['arm']} | {lr} | {row['temperature']:g} | {_number(row['score'])} | {area} |")
     return "\n".join(lines)
 
 
 def _seeds(n: int) -> str:
     return "Intervals cover problems and seeds." if n >= 3 else "Intervals cover problems, not seeds: that needs 3."
+
+
+def _without(n: int) -> str:
+    """Why the numbers beside pass@k have no interval."""
+    why = "means over seeds" if n > 1 else "of one seed"
+    return f"*unsolved*, *entropy* and *KL* are {why}, without an interval here: that of every run is in `arms` of `results.json`."
 
 
 def _find(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any] | None:
@@ -264,13 +277,26 @@ def _number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
+def _interval(row: Mapping[str, Any]) -> str:
+    """`0.372 [0.322, 0.422]`, or why there is none."""
+    if row["value"] is None or row["low"] is None:
+        return _number(row["value"]) + ("" if row["value"] is None else _reason(row))
+    return f"{_number(row['value'])} [{_number(row['low'])}, {_number(row['high'])}]"
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    why = row["how"].partition("no interval: ")[2].partition(";")[0]
+    return f" (no interval: {why})" if why else " (no interval)"
+
+
 def _change(row: dict[str, Any] | None, sure: str) -> str:
     if row is None:
         return "–"
     if row["value"] is None:
-        return "beyond it" if "above" in (row["missing"] or "") else "–"
+        missing = row["missing"] or ""
+        return "beyond it" if "above" in missing else "below it" if "below" in missing else "–"
     text = f"{row['value']:+.3f}"
     if row["low"] is None:
-        return text
+        return text + _reason(row)
     mark = sure if row["low"] > 0 or row["high"] < 0 else ""
     return f"{mark}{text}{mark} [{row['low']:+.3f}, {row['high']:+.3f}]"

@@ -16,6 +16,7 @@ from equipoise.lab.study_outcomes import Outcomes
 from equipoise.lab.study_run import Job, steps_logged, supervised_log
 from equipoise.lab.study_volume import volumes
 from equipoise.measures.law import fit_law
+from equipoise.text.display import many
 from equipoise.training.recipe import as_settings
 
 SCHEMA = "equipoise.study/1"
@@ -118,7 +119,7 @@ def _log(run: Finished) -> list[dict[str, Any]]:
     log, asked = list(steps_logged(run.job.trained or run.job.folder)), run.job.config.learning.steps
     if len(log) != asked:
         raise UsageError(
-            f"{run.job.folder} has {len(log)} steps in its log and was to have {asked}: arms must draw equal rollouts; remove that folder and run again"
+            f"{run.job.folder} has {many(len(log), 'step')} in its log and was to have {asked}: arms must draw equal rollouts; remove that folder and run again"
         )
     return log
 

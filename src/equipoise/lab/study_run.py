@@ -70,6 +70,7 @@ class Job(Strict):
             found["config"].pop("sft")
         for settings, name, idle in (
             (found["config"]["learning"], "ema", None),
+            (found["config"]["method"], "allocation", None),
             (found, "blend", 1.0),
             (found, "ema", False),
             (found["look"], "seed", SEED),

@@ -1,4 +1,7 @@
-"""One plot as plain SVG text: axes with round ticks, curves, bands, points with error bars, a legend. All text is escaped."""
+"""One plot as plain SVG text: axes with round ticks, curves, bands, points with error bars, a legend. All text is escaped.
+
+The axes hold all marks but those that are put `outside`: these stand at the margin, with an arrow and their numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,21 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from math import ceil, floor, isfinite, log10
+from math import ceil, floor, hypot, isfinite, log10
 
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 620, 420  # of the plot's own area and its labels; the legend is beside it
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 40, 52
-LINE = 18  # of the legend
+LINE, NOTE = 18, 14  # of the legend, and of a note of several lines
+INSET, ARROW = 20, 17  # a point that lies outside, from the edges, and how far its arrow reaches
 FONT = 'font-family="system-ui, sans-serif"'
 # Okabe and Ito's colours, told apart by most eyes (https://jfly.uni-koeln.de/color/), but for their yellow, which is faint on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 SHAPES = ("circle", "square", "diamond", "triangle")
 DASHES = ("", "7 4", "2 4")
+_RIM = 'fill="#444444" stroke="#ffffff" stroke-width="3" paint-order="stroke"'  # keeps a note readable on a curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,14 @@ class Plot:
         if label:
             self._legend.append((label, style, False))
 
+    def outside(self, at: Point, style: Style, notes: Sequence[str], *, label: str = "") -> None:
+        """A point that the axes need not hold: at the margin nearest to it, with an arrow that points to it and `notes` beside it."""
+        _check([at], self.title)
+        before = sum(isinstance(mark, _Outside) for mark in self._marks)
+        self._marks.append(_Outside(at, style, tuple(notes), before))
+        if label:
+            self._legend.append((label, style, False))
+
     def draw(self) -> str:
         xs, ys = zip(*(point for mark in self._marks for point in mark.extent()), strict=True)
         ys = ys if self.y_from is None else (*ys, self.y_from)
@@ -91,8 +104,7 @@ class Plot:
         return "\n".join(parts) + "\n"
 
     def _add(self, mark: _Mark) -> None:
-        if not all(isfinite(value) for point in mark.extent() for value in point):
-            raise ValueError(f"a figure cannot show nan or infinity: {self.title}")
+        _check(mark.extent(), self.title)
         self._marks.append(mark)
 
     def _axes(self, frame: Frame) -> Iterable[str]:
@@ -192,12 +204,51 @@ class _Dot:
             yield f'<path d="M{x:.1f} {low:.1f}V{high:.1f}" stroke="{colour}" stroke-opacity="0.6"/>'
         yield _shape(x, y, self.style)
         if self.note:
-            # The white rim keeps it readable on a curve.
-            rim = 'text-anchor="middle" fill="#444444" stroke="#ffffff" stroke-width="3" paint-order="stroke"'
-            yield f'<text x="{x:.1f}" y="{y - 9:.1f}" font-size="11" {rim}>{_escaped(self.note)}</text>'
+            yield f'<text x="{x:.1f}" y="{y - 9:.1f}" font-size="11" text-anchor="middle" {_RIM}>{_escaped(self.note)}</text>'
 
 
-_Mark = _Curve | _Band | _Dot
+@dataclass(frozen=True, slots=True)
+class _Outside:
+    at: Point
+    style: Style
+    notes: tuple[str, ...]
+    before: int  # others outside, whose notes this one's stand clear of
+
+    def extent(self) -> Iterable[Point]:
+        return ()
+
+    def draw(self, frame: Frame) -> Iterable[str]:
+        x, y = frame.x(self.at[0]), frame.y(self.at[1])
+        left, right, top, bottom = LEFT + INSET, WIDTH - RIGHT - INSET, TOP + INSET, HEIGHT - BOTTOM - INSET
+        here_x, here_y = min(max(x, left), right), min(max(y, top), bottom)
+        far = hypot(x - here_x, y - here_y)
+        if far:
+            yield _arrow(here_x, here_y, (x - here_x) / far, (y - here_y) / far, self.style.colour)
+        yield _shape(here_x, here_y, self.style)
+        is_left = here_x < (left + right) / 2
+        first = here_y + 4 - NOTE * (len(self.notes) - 1) * (here_y > (top + bottom) / 2)
+        first += NOTE * len(self.notes) * self.before * (-1 if here_y > (top + bottom) / 2 else 1)
+        for line, note in enumerate(self.notes):
+            anchor = f'x="{here_x + (12 if is_left else -12):.1f}" text-anchor="{"start" if is_left else "end"}"'
+            yield f'<text {anchor} y="{first + NOTE * line:.1f}" font-size="11" {_RIM}>{_escaped(note)}</text>'
+
+
+_Mark = _Curve | _Band | _Dot | _Outside
+
+
+def _check(points: Iterable[Point], title: str) -> None:
+    if not all(isfinite(value) for point in points for value in point):
+        raise ValueError(f"a figure cannot show nan or infinity: {title}")
+
+
+def _arrow(x: float, y: float, ux: float, uy: float, colour: str) -> str:
+    """From the middle of a point as far as the margin leaves room, along a vector of length 1."""
+    tip_x, tip_y = x + ARROW * ux, y + ARROW * uy
+    wings = [(tip_x - 5 * ux + side * 3 * uy, tip_y - 5 * uy - side * 3 * ux) for side in (1, -1)]
+    head = "L".join(f"{wx:.1f} {wy:.1f}" for wx, wy in (wings[0], (tip_x, tip_y), wings[1]))
+    return (
+        f'<path d="M{x:.1f} {y:.1f}L{tip_x:.1f} {tip_y:.1f}M{head}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
+    )
 
 
 def _escaped(text: str) -> str:

@@ -58,7 +58,7 @@ class World:
     budget_samples: int = 8
     continued: bool = False  # a sample's budgets are lengths of one trace; else every budget is sampled anew
     tokens: int = 0  # mean number of tokens with entropies in a training rollout; 0: none
-    texts: bool = False  # of the training rollouts
+    prompts: bool = False  # of the training rollouts, with the right answers; no texts: the tokens stand for no words
 
     @property
     def steps(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from equipoise.lab.synthetic import Problems, World, astray, draw_problems, progress, sharpness, thinking, trained
-from equipoise.lab.synthetic_tokens import WORDS, Tokens, draw_tokens
+from equipoise.lab.synthetic_tokens import Tokens, draw_tokens
 from equipoise.rollouts.batch import Rollouts
 from equipoise.rollouts.run import Run, RunInfo
 
@@ -112,8 +112,8 @@ def _encode(world: World, problems: Problems, draws: Draws, rng: np.random.Gener
         arrays["n_tokens"] = pa.array(np.full(n, draws.budget))
     elif world.tokens:
         arrays |= _token_columns(world, problems, draws, rng)
-    if world.texts and draws.budget is None:
-        arrays |= _text_columns(problems, draws, arrays)
+    if world.prompts and draws.budget is None:
+        arrays |= _prompt_columns(problems, draws)
     return Rollouts.of_arrays(arrays, n)
 
 
@@ -136,21 +136,12 @@ def _token_columns(world: World, problems: Problems, draws: Draws, rng: np.rando
     }
 
 
-def _text_columns(problems: Problems, draws: Draws, arrays: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """A prompt that says what it is, and the drawn words with a statement of the answer."""
-    words: Sequence[Sequence[int]] = (
-        arrays["token_ids"].to_pylist() if "token_ids" in arrays else [()] * len(draws.problem_R)
-    )
-    answers = arrays["answer"].to_pylist()
-    completions = [
-        " ".join(WORDS[i] for i in ids) + ("" if answer is None else f" … The answer is {answer}.")
-        for ids, answer in zip(words, answers, strict=True)
-    ]
+def _prompt_columns(problems: Problems, draws: Draws) -> dict[str, pa.Array]:
+    """A prompt that says what it is, and the right answer."""
     prompts = [f"Synthetic problem {i}: find its whole number." for i in range(len(problems.base_PA))]
     references = [str(number) for number in problems.number_PA[:, 0]]
     return {
         "prompt": _dictionary(draws.problem_R, prompts),
-        "completion": pa.array([text.strip() for text in completions]),
         "reference_answer": _dictionary(draws.problem_R, references),
     }
 

@@ -17,13 +17,6 @@ FORK_S = 2.2  # entropy about 1.3 nats
 ROUTINE_S = 6.0  # and more: entropy at most 0.1 nats, mean about 0.06
 NARROWED = 2.5  # what full narrowing adds to a routine token's s: its entropy falls by about 80 %
 
-# The word of every token id: first the continuations of a routine token, then those of a fork.
-WORDS = (
-    "the", "of", "is", "and", "to", "we", "have", "so", "by", "in", "that", "this", "get", "then", "with", "for",
-    "wait", "maybe", "suppose", "since", "however", "alternatively", "but", "if", "let", "because", "try", "check",
-    "perhaps", "thus", "or", "unless",
-)  # fmt: skip
-
 _GRID_S = np.linspace(0.0, 30.0, 3001)
 _RANK = np.arange(1, OPTIONS + 1)
 
@@ -46,7 +39,7 @@ _GRID_LOG_Z = -log_probs(_GRID_S)[:, 0]
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Rollout r holds the tokens offsets[r]:offsets[r + 1]."""
+    """Rollout r holds the tokens offsets[r]:offsets[r + 1]. Ids below OPTIONS continue a routine token, the others a fork."""
 
     offsets: np.ndarray
     id_T: np.ndarray
@@ -65,7 +58,7 @@ def draw_tokens(
 ) -> Tokens:
     """Tokens of R rollouts. `fork_shift_R` adds to the forks' s: problems differ in how open they are.
 
-    The likeliest word of a fork is the problem's own, that of a routine token follows from its position.
+    The likeliest continuation of a fork is the problem's own, that of a routine token follows from its position.
     """
     n = len(beta_R)
     length_R = np.maximum(4, rng.normal(mean_length, 0.2 * mean_length, n).round().astype(np.int64))

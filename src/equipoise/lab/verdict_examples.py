@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent / "examples"
 BASE = "base"  # the base model's rollouts: all examples were made from this model
 SEED = 1
 
-_WORLD = World(problems=100, samples=16, passes=4, budget_samples=6, tokens=8, texts=True)
+_WORLD = World(problems=100, samples=16, passes=4, budget_samples=6, tokens=8, prompts=True)
 BASE_SAMPLES = 32
 
 

@@ -30,6 +30,7 @@ from equipoise.measures.prompts import (
     step_windows,
 )
 from equipoise.measures.subsets import common_size
+from equipoise.text.display import many
 
 PAIRED = 0.5  # share of the smaller set that two windows must have in common to be compared problem by problem
 
@@ -94,7 +95,7 @@ def arms_of(table: AnswerTable, baseline: AnswerTable | None) -> list[Arm]:
         against = None if base is None else _common(late, base)
         if against is not None and not len(against[0]):
             base, against = None, None
-            unmatched = f"a baseline with the same prompt ids: none of {len(late.counts)} problems is in it"
+            unmatched = f"a baseline with the same prompt ids: none of {many(len(late.counts), 'problem')} is in it"
         arms.append(Arm(late, early, base, change, against, unmatched, unlike))
     return arms
 

@@ -15,8 +15,9 @@ def common_depth(tables: Iterable[AnswerTable]) -> int:
     """The largest power of two up to half of the samples that nine problems in ten have, in every run; 2 of 2 or 3.
 
     Half, because at k = n pass@k of a problem is 0 or 1, and one unreadable sample leaves a problem without distinct@k.
+    A run without verdicts is compared in other things, and sets no k.
     """
-    depths = [_depth(table) for table in tables if len(table)]
+    depths = [_depth(table) for table in tables if np.isfinite(table.correct).any()]
     return int(2 ** (min(depths, default=1).bit_length() - 1))
 
 

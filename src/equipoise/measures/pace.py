@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from equipoise.base import Estimate
+from equipoise.text.display import many
 
 RECENT = 20  # steps whose times are averaged
 # One key holds a step's whole time; or ours, which tell its parts.
@@ -29,7 +30,7 @@ def estimate_time_left(steps: Sequence[Mapping[str, float]], *, last: int | None
     if last is None or planned is None or not times:
         return Estimate("seconds_left", None, missing=SUPPLY)
     value = sum(times) / len(times) * max(0, planned - last)
-    how = f"mean of the last {len(times)} logged step times × {max(0, planned - last)} steps; no interval: step times drift"
+    how = f"mean of the last {many(len(times), 'logged step time')} × {many(max(0, planned - last), 'step')}; no interval: step times drift"
     return Estimate("seconds_left", value, n=len(times), at={"step": last, "planned": planned}, how=how)
 
 

@@ -24,6 +24,7 @@ from equipoise.measures.majk import judged
 from equipoise.measures.passk import VERDICTS
 from equipoise.measures.prompts import PromptCounts, conditions
 from equipoise.measures.subsets import common_size, missed_share
+from equipoise.text.display import many
 
 MOST_VISITS = 64
 STEPS = "a run that draws the same problems in two or more steps (columns step, prompt_id)"
@@ -144,7 +145,7 @@ def _needed(visits: Visits, samples_P: np.ndarray) -> str:
     two = visits.drawn_PT[visits.visits_P > 1, 1]
     return (
         f"a baseline with ≥ {int(np.median(two))} judged samples (two visits) of the same prompt ids; "
-        f"it shares {int((samples_P > 0).sum())} of {len(samples_P)} problems"
+        f"it shares {int((samples_P > 0).sum())} of {many(len(samples_P), 'problem')}"
     )
 
 

@@ -127,7 +127,8 @@ class TransformersTokens:
 
     def encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
-            return list(self.inner(prompt)["input_ids"])
+            begun = bool(self.inner.bos_token) and prompt.startswith(self.inner.bos_token)  # a rendered chat has it
+            return list(self.inner(prompt, add_special_tokens=not begun)["input_ids"])
         if not self.inner.chat_template:
             raise UsageError(
                 "this tokenizer has no chat template, but the prompt is chat messages: give it as one string"

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from equipoise.base import Rollout
 from equipoise.errors import UsageError, unknown_name
-from equipoise.files import append_line, atomic_create, make_folder, plain
+from equipoise.files import append_line, atomic_create, atomic_write, make_folder, plain, read_json
 from equipoise.rollouts.batch import Rollouts
 from equipoise.rollouts.columns import BY_NAME, COLUMNS, SCHEMA_VERSION, schema
 from equipoise.rollouts.conform import with_values
@@ -82,6 +82,14 @@ class RunWriter:
                 f"{self.folder} holds the run '{found.run_id}', not '{self.info.run_id}'; name another folder"
             )
         self.info = replace(self.info, run_id=self.info.run_id if found.run_id is None else found.run_id)
+
+    def restate(self) -> None:
+        """Put our settings in the place of those that run.json holds, where they differ: a run that goes on may be longer."""
+        path = self.folder / "run.json"
+        held, settings = read_json(path), plain(self.info.settings)
+        if held.get("settings") != settings:
+            with _one_line(path), atomic_write(path) as handle:
+                handle.write(_json(held | {"settings": settings}))
 
     def write(self, rollouts: Iterable[Rollout] | Iterable[Mapping[str, Any]], step: int | None = None) -> int:
         """Store rollouts, given as `Rollout` or as rows keyed by column names; how many. `step` is for those that have none.

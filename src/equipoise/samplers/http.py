@@ -43,6 +43,7 @@ from equipoise.samplers.http_draw import (
     is_final,
     read_capped,
 )
+from equipoise.samplers.http_room import post_fitting
 
 KEY_VARIABLE = "EQUIPOISE_API_KEY"
 SHOWN = 8  # characters: so much of a key may stand in a message, more may not
@@ -136,7 +137,8 @@ class HttpSampler:
 
         async def send(number: int) -> Response:
             server = await self._find()
-            return await self.post(*self._write(prompt, how, server, seed=seed, number=number))
+            path, body = self._write(prompt, how, server, seed=seed, number=number)
+            return await post_fitting(self.post, path, body, limit_field=self._limit_field)
 
         return HttpDraw(
             Requests(

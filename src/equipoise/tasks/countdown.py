@@ -41,6 +41,11 @@ HOW = "Give the expression alone within <answer> and </answer>."
 SIGNS = "+-*/"
 MAX_THOUGHT = 20_000  # characters of a thinking in which attempts are looked for
 _PART = re.compile(r"[0-9]+|[-+*/()]")
+# Either form of a prompt, wherever a chat template has put it.
+_POSED = re.compile(
+    r"Using the numbers ([0-9, ]{3,200}), each exactly once, [^.]{0,100}? equals ([0-9]{1,9})\."
+    r"|(?<![0-9,])([0-9]{1,9}(?:,[0-9]{1,9})+)=([0-9]{1,9})>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,15 @@ class Countdown:
         numbers = list(problem.params["numbers"])
         Random(mix_seed("reworded", problem.id, number)).shuffle(numbers)
         return self.pose(numbers, problem.params["target"]).prompt
+
+    def recognise(self, prompt: str) -> Mapping[str, Any] | None:
+        """The numbers and the target of the last problem that a prompt poses: earlier ones are examples."""
+        posed = list(_POSED.finditer(prompt))
+        if not posed:
+            return None
+        listed, target = (part for part in posed[-1].groups() if part is not None)
+        numbers = [int(number) for number in re.findall("[0-9]+", listed)]
+        return {"numbers": numbers, "target": int(target)} if len(numbers) <= MAX_NUMBERS else None
 
     @property
     def allowed(self) -> str:

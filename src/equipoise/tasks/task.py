@@ -78,6 +78,15 @@ class Rewords(Protocol):
 
 
 @runtime_checkable
+class Recognises(Protocol):
+    """A task that finds its problem in a prompt that somebody else recorded."""
+
+    def recognise(self, prompt: str) -> Mapping[str, Any] | None:
+        """The `params` of the problem, enough to grade by; None: the prompt holds none of this task's."""
+        ...
+
+
+@runtime_checkable
 class Tooled(Protocol):
     """A task that comes with tools to look things up."""
 

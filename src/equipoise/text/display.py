@@ -1,4 +1,4 @@
-"""Model text made safe to print."""
+"""Model text made safe to print, and counts with their nouns."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ _HIDDEN = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def many(n: int, one: str, *, plural: str | None = None) -> str:
+    """`1 problem`, `1,234 problems`; `plural` where it takes more than an s."""
+    return f"{n:,} {noun(n, one, plural=plural)}"
+
+
+def noun(n: int, one: str, *, plural: str | None = None) -> str:
+    """`problem` for 1, `problems` for any other number."""
+    return one if n == 1 else plural or f"{one}s"
 
 
 def safe_text(text: str, limit: int) -> str:

@@ -99,10 +99,14 @@ def collect(
         graphs=graphs,
     )
     completions = read_completions(drawn, tokens)
-    grades = _grade_all(task, problems, completions, samples)
-    shape = (len(problems), samples)
+    return lay_out(problems, completions, _grade_all(task, problems, completions, samples), drawn)
+
+
+def lay_out(problems: list[Problem], completions: list[Completion], grades: list[Grade], samples: Samples) -> Batch:
+    """Graded completions by group: as many of every problem, in the order of the problems."""
+    shape = (len(problems), len(completions) // len(problems))
     answers_PG = np.array([_answer_of(grade) for grade in grades], dtype=object).reshape(shape)
-    return Batch(problems, completions, grades, _groups(problems, completions, grades, answers_PG), answers_PG, drawn)
+    return Batch(problems, completions, grades, _groups(problems, completions, grades, answers_PG), answers_PG, samples)
 
 
 def _grade_all(task: Task, problems: list[Problem], completions: list[Completion], samples: int) -> list[Grade]:

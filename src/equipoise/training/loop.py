@@ -2,8 +2,9 @@
 
 supervised training, where it is asked for, makes the model that the loop begins with; then, in every step,
 draw problems → sample and grade, again where filters leave too little → controllers → advantages → update
-→ log, record, evaluate, save. A critic, where there is one, comes between grades and advantages; completions that are kept to
-be imitated, those of the base model before the first step among them, enter the update.
+→ log, record, evaluate, save. A step that scouts samples a little of many problems, and the rest of those that it chooses. A critic, where
+there is one, comes between grades and advantages; completions that are kept to be imitated, those of the base model before the first
+step among them, enter the update.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from equipoise.base import Problem, Rollout
 from equipoise.catalogue.build import build
 from equipoise.errors import UsageError
 from equipoise.models.average import Average
+from equipoise.models.decoding import seed_of
 from equipoise.models.graphs import StepGraphs
 from equipoise.models.language_model import LanguageModel
 from equipoise.models.loaders import Loaded
@@ -31,6 +33,7 @@ from equipoise.rollouts.writer import RunWriter
 from equipoise.shaping.controllers import tally_tokens
 from equipoise.shaping.shelf import BaseAnchor, RareReplay, Shelf
 from equipoise.tasks.table import find_task
+from equipoise.text.display import many
 from equipoise.training.checkpoints import (
     Checkpoint,
     complete_checkpoints,
@@ -48,6 +51,7 @@ from equipoise.training.opening import open_model
 from equipoise.training.problems import ProblemSource
 from equipoise.training.recipe import TrainConfig, as_settings
 from equipoise.training.references import score_references
+from equipoise.training.scouting import Scouted, go_on
 from equipoise.training.shape import Shaped, Shaper
 from equipoise.training.supervise import pairs_of, supervise
 from equipoise.training.trackers import Trackers
@@ -86,7 +90,7 @@ class Trained:
         }
 
     def _repr_html_(self) -> str:
-        title = f"{self.steps:,} steps, {self.seconds:,.0f} s: {self.folder}"
+        title = f"{many(self.steps, 'step')}, {self.seconds:,.0f} s: {self.folder}"
         return html_of_evaluations({"before": self.before, "after": self.after}, title=title)
 
 
@@ -105,8 +109,8 @@ def train(
     reference = deepcopy(model)
     for parameter in reference.parameters():
         parameter.requires_grad_(False)
-    how, curriculum = config.sampling, config.method.curriculum
-    source = ProblemSource(task, seed=config.seed, most=how.most, pool=how.pool, curriculum=curriculum)
+    pool, curriculum, scouting = config.sampling.pool, config.method.curriculum, config.allocation
+    source = ProblemSource(task, seed=config.seed, most=config.most_problems, pool=pool, curriculum=curriculum)
     shaper = Shaper(config.method, refilled=config.sampling.refills > 0)
     updater = Updater(
         model, reference, shaper, config.learning, temperature=config.sampling.temperature, seed=config.seed
@@ -116,6 +120,8 @@ def train(
     shelves = {each.name: each for each in teachers if isinstance(each, Shelf)}
     average: Average | None = None
     graphs = StepGraphs() if config.device.startswith("cuda") else None
+    # A step that scouts draws twice, with two numbers of rows: in one place their graphs would push each other out.
+    graphs_of_more = StepGraphs() if graphs is not None and scouting is not None else None
     # What is wrong with them is told before anything is written.
     pairs = pairs_of(config.sft, task, tokens) if config.sft is not None and checkpoint is None else []
     first = 0
@@ -130,7 +136,9 @@ def train(
         if config.sft is not None:
             reference.load_state_dict(_supervised(config))  # type: ignore[attr-defined]
     writer = RunWriter(config.out, _info(config))
-    if begun:  # what came after the checkpoint is made again, and so is all of it where none is of a step
+    if begun:
+        writer.restate()
+        # What came after the checkpoint is made again, and so is all of it where none is of a step.
         writer.rewind(first or -1)
     for found in chosen_warnings(config):
         say(f"{found.verdict}: {found.method}: {found.why}. {found.fix}")
@@ -183,6 +191,19 @@ def train(
             temperature=config.sampling.temperature,
             max_tokens=config.sampling.max_tokens,
             graphs=graphs,
+        )
+
+    def scout(step: int) -> Scouted | None:
+        if scouting is None:
+            return None
+        posed, rest = source.draw(step, scouting.scouts), config.sampling.samples - scouting.first
+        return go_on(
+            scouting,
+            sample(posed, "train", step, samples=scouting.first, graphs=graphs),
+            prompts=config.sampling.prompts,
+            seed=seed_of(config.seed, "scouting", step),
+            draw_more=lambda chosen: sample(chosen, "train", step, "more", samples=rest, graphs=graphs_of_more),
+            pad_token=tokens.pad,
         )
 
     def again(batch: Batch, step: int) -> Lesson | None:
@@ -239,7 +260,12 @@ def train(
             collect_anchor(anchor, posed, lambda problems: sample(problems, "anchor"), most=config.sampling.prompts)
         clock = Clock(first, config.learning.steps)
         for step in range(first + 1, config.learning.steps + 1):
-            batch = sample(source.draw(step, config.sampling.prompts), "train", step, graphs=graphs)
+            scouted = scout(step)
+            if scouted is None:
+                batch = sample(source.draw(step, config.sampling.prompts), "train", step, graphs=graphs)
+            else:
+                batch = scouted.batch
+            passed_over = None if scouted is None else scouted.passed_over
             references = score(batch)
             for _ in range(config.sampling.refills):
                 lacking = config.sampling.prompts - int(shaper.live_P(batch, references).sum())
@@ -249,7 +275,9 @@ def train(
                 more = sample(source.draw(step, n, beside=batch.problems), "train", step)
                 batch = join_batches([batch, more], pad_token=tokens.pad)
                 references = score(batch)
-            source.observe(batch.groups)
+            # The first completions of all that was posed: later ones, of problems that were chosen by their outcome, would
+            # pull the rate over all problems, on which a curriculum's estimates lean, towards that of the chosen ones.
+            source.observe((batch if scouted is None else scouted.first).groups)
             lesson = again(batch, step)
             clock.lap("sample")
             mask_BT = batch.samples.mask_BT.cpu().numpy()
@@ -268,12 +296,16 @@ def train(
             metrics = _metrics(batch, shaped) | source.metrics() | updated | clock.read()
             for name, shelf in shelves.items():
                 metrics |= {f"{name}/kept": float(len(shelf.kept)), f"{name}/rows": _rows(lessons, name)}
-            if config.sampling.refills or critique is not None or _anchors(shelves):
-                metrics |= _extra_rollouts(batch, lesson, _anchors(shelves) if step == 1 else ())
+            if scouted is not None:
+                metrics |= scouted.metrics()
+            if config.sampling.refills or scouted is not None or critique is not None or _anchors(shelves):
+                metrics |= _extra_rollouts(batch, passed_over, lesson, _anchors(shelves) if step == 1 else ())
             writer.log(step, metrics)
             trackers.log(step, metrics)
             if step % config.record_every == 0 or step == config.learning.steps:
                 keep(_rollouts(config, batch, step, split="train", temperature=None, shaped=shaped))
+                if passed_over is not None:  # without an advantage: the record is of all that was posed
+                    keep(_rollouts(config, passed_over, step, split="train", temperature=None))
                 if lesson is not None:
                     keep(_refined(config, batch, lesson, step))
             if step % config.evaluation.every == 0 or step == config.learning.steps:
@@ -340,12 +372,15 @@ def _metrics(batch: Batch, shaped: Shaped) -> dict[str, float | None]:
     }
 
 
-def _extra_rollouts(batch: Batch, lesson: Lesson | None, anchors: Sequence[BaseAnchor]) -> dict[str, float]:
-    """Completions and tokens that a step drew, where it can draw more than was asked for at first.
+def _extra_rollouts(
+    batch: Batch, passed_over: Batch | None, lesson: Lesson | None, anchors: Sequence[BaseAnchor]
+) -> dict[str, float]:
+    """Completions and tokens that a step drew, where it can draw more than it learns from, or than was asked for at first.
 
     What the base model drew for its anchor, before the first step, counts with that.
     """
     drawn = [*batch.completions, *(() if lesson is None else lesson.refined.completions)]
+    drawn += () if passed_over is None else passed_over.completions
     rollouts = len(drawn) + sum(anchor.drawn for anchor in anchors)
     n_tokens = sum(completion.n_tokens or 0 for completion in drawn) + sum(anchor.tokens_drawn for anchor in anchors)
     return {"rollouts": float(rollouts), "tokens": float(n_tokens)} | ({} if lesson is None else lesson.metrics)

@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from equipoise.catalogue.base import Recipe
-from equipoise.catalogue.build import read_spec
+from equipoise.catalogue.build import build, read_spec
 from equipoise.catalogue.lint import Lint, lint
 from equipoise.catalogue.settings import SLOTS
 from equipoise.catalogue.setup import Setup
 from equipoise.catalogue.table import find_method, find_recipe
 from equipoise.errors import UsageError
+from equipoise.shaping.scouting import Scouting
 from equipoise.tasks.table import find_task
 from equipoise.training.trackers import check_trackers
 
@@ -38,7 +39,7 @@ def _methods_of(slot: str) -> AfterValidator:
                 raise ValueError(str(problem)) from problem
             if found is not None and SLOTS.get(found.kind) != slot:
                 where = SLOTS.get(found.kind, "no part of a training run")
-                raise ValueError(f"{name} is a {found.kind} and belongs under {where}, not {slot}")
+                raise ValueError(f"{name} belongs under {where}, not {slot}: its kind is {found.kind}")
             if found is not None and found.lacking:
                 raise ValueError(f"{name} cannot run in this trainer: it needs {found.lacking}")
             name = name if found is None else found.name
@@ -80,16 +81,18 @@ class Method(Strict):
     filters: Annotated[tuple[str, ...], _methods_of("filters")] = ()
     controllers: Annotated[tuple[str, ...], _methods_of("controllers")] = ()
     curriculum: Annotated[str, _methods_of("curriculum")] | None = None  # which problems of sampling.pool come next
+    # Which problems of a step get all of sampling.samples, by a few first ones of each; None: every problem that it poses.
+    allocation: Annotated[str, _methods_of("allocation")] | None = None
     demonstrations: Annotated[tuple[str, ...], _methods_of("demonstrations")] = ()
 
     def specs(self) -> tuple[str, ...]:
         lists = (self.weights, self.regularisers, self.rewards, self.bonuses, self.filters, self.controllers)
         chosen = [self.surrogate, self.reduction, self.advantage, *(spec for specs in lists for spec in specs)]
-        return (*chosen, *self.demonstrations, *([self.curriculum] if self.curriculum else []))
+        return (*chosen, *self.demonstrations, *filter(None, (self.curriculum, self.allocation)))
 
 
 class Sampling(Strict):
-    prompts: int = Field(64, ge=1)  # problems of a step
+    prompts: int = Field(64, ge=1)  # problems of a step; where it scouts, those that it chooses and learns from
     samples: int = Field(16, ge=1)  # completions of each
     temperature: float = Field(1.0, gt=0, le=10)
     max_tokens: int = Field(20, ge=1)
@@ -100,7 +103,7 @@ class Sampling(Strict):
 
     @property
     def most(self) -> int:
-        """The most problems that a step can pose."""
+        """The most problems that a step can learn from."""
         return min(self.prompts * (1 + self.refills), self.most_prompts or self.prompts * (1 + self.refills))
 
 
@@ -183,8 +186,11 @@ class TrainConfig(Strict):
             raise ValueError(f"learning.updates {self.learning.updates} must not exceed sampling.prompts {how.prompts}")
         if self.method.curriculum is not None and how.pool is None:
             raise ValueError("method.curriculum chooses from a pool of problems: set sampling.pool, say to 4096")
-        if how.pool is not None and how.pool < how.most:
-            raise ValueError(f"sampling.pool {how.pool} is too small for a step, which may pose {how.most} problems")
+        self._check_allocation()
+        if how.pool is not None and how.pool < self.most_problems:
+            raise ValueError(
+                f"sampling.pool {how.pool} is too small for a step, which may pose {self.most_problems} problems"
+            )
         if how.refills and not self.method.filters:
             raise ValueError(
                 "sampling.refills replaces problems of which filters leave nothing: name one in method.filters, "
@@ -196,6 +202,36 @@ class TrainConfig(Strict):
                 f"sampling.prompts {how.prompts}"
             )
         return self
+
+    def _check_allocation(self) -> None:
+        scouting, how = self.allocation, self.sampling
+        if scouting is None:
+            return
+        if how.refills:
+            raise ValueError(
+                f"{self.method.allocation} and sampling.refills {how.refills} each choose the problems that a step learns from: "
+                "leave out one of them"
+            )
+        if scouting.scouts < how.prompts:
+            raise ValueError(
+                f"{self.method.allocation} poses {scouting.scouts} problems, and sampling.prompts {how.prompts} are to be "
+                "chosen of them: set scouts to that or more"
+            )
+        if scouting.first >= how.samples:
+            raise ValueError(
+                f"{self.method.allocation} draws {scouting.first} completions of every problem at first, which leaves nothing "
+                f"of sampling.samples {how.samples} for those that it chooses: set first below that"
+            )
+
+    @property
+    def allocation(self) -> Scouting | None:
+        return None if self.method.allocation is None else build(self.method.allocation)
+
+    @property
+    def most_problems(self) -> int:
+        """The most problems that a step can pose."""
+        scouting = self.allocation
+        return self.sampling.most if scouting is None else scouting.scouts
 
     @property
     def most_rollouts(self) -> int:
@@ -209,8 +245,9 @@ class TrainConfig(Strict):
             own = {} if ":" in name else find_method(name).settings
             tries += int({**own, **given}.get("tries", 0))
             once += int({**own, **given}.get("problems", 0))
-        steps, how = self.learning.steps, self.sampling
-        return steps * how.most * (how.samples + tries) + (once * how.samples if steps else 0)
+        steps, how, scouting = self.learning.steps, self.sampling, self.allocation
+        passed_over = 0 if scouting is None else (scouting.scouts - how.prompts) * scouting.first
+        return steps * (how.most * (how.samples + tries) + passed_over) + (once * how.samples if steps else 0)
 
     def warnings(self) -> list[Lint]:
         """What the linter says of this run before it starts, as far as the config tells."""

@@ -7,7 +7,7 @@ from html import escape
 
 from equipoise.base import Diagnosis, Finding
 from equipoise.diagnosis.headlines import steps_of
-from equipoise.text.display import safe_text
+from equipoise.text.display import many, noun, safe_text
 
 EVIDENCE_SHOWN = 3
 NUMBERS_SHOWN = 6
@@ -42,8 +42,8 @@ def verdict_card(found: Diagnosis, *, anchor: str) -> str:
     head = (
         f'<header class="verdict {state}"><span class="mark" aria-hidden="true">{MARKS[state]}</span><div>'
         f'<h2 id="{anchor}-verdict">{escape(headline(found))}</h2>'
-        f'<p>{sure}judged for {shown_text(found.use)}, from <data value="{found.n_prompts}">{found.n_prompts:,}</data> problems '
-        f'and <data value="{found.n_rollouts}">{found.n_rollouts:,}</data> rollouts</p></div></header>'
+        f'<p>{sure}judged for {shown_text(found.use)}, from <data value="{found.n_prompts}">{found.n_prompts:,}</data> {noun(found.n_prompts, "problem")} '
+        f'and <data value="{found.n_rollouts}">{found.n_rollouts:,}</data> {noun(found.n_rollouts, "rollout")}</p></div></header>'
     )
     read = [finding for finding in found.findings if finding.severity != "info"]
     evidence = ([finding for finding in read if finding.severity != "unclear"] or read)[:EVIDENCE_SHOWN]
@@ -62,7 +62,7 @@ def verdict_card(found: Diagnosis, *, anchor: str) -> str:
         + "".join(map(_setting, action.next_lines))
         + "</section>"
     )
-    notes = f'<details class="notes"><summary>{len(found.warnings)} notes on the data</summary>{_list(found.warnings)}</details>' if found.warnings else ""  # fmt: skip
+    notes = f'<details class="notes"><summary>{many(len(found.warnings), "note")} on the data</summary>{_list(found.warnings)}</details>' if found.warnings else ""  # fmt: skip
     return (
         f'<article class="card" aria-labelledby="{anchor}-verdict">{head}<div class="body"><div>{left}</div>{right}</div>'
         f"{notes}</article>"

@@ -18,6 +18,7 @@ from equipoise.measures.evidence import Evidence, Options, collect
 from equipoise.measures.table import estimate
 from equipoise.rollouts.readers.table import Source, open_source
 from equipoise.rollouts.run import Run
+from equipoise.text.display import many
 from equipoise.views.browse import MAX_BYTES, SHOWN, Browsed, browse
 from equipoise.views.figure import Figure, Numbers
 from equipoise.views.study_facts import read_study_facts
@@ -261,5 +262,5 @@ def _title(pages: Sequence[RunPage], studies: Sequence[StudyPage]) -> str:
     names = [*(page.name for page in pages), *(study.name for study in studies)]
     if len(names) == 1:
         return names[0]
-    counts = [(len(pages), "run", "runs"), (len(studies), "study", "studies")]
-    return " and ".join(f"{n} {single if n == 1 else plural}" for n, single, plural in counts if n)
+    counted = [many(len(pages), "run")] if pages else []
+    return " and ".join([*counted, many(len(studies), "study", plural="studies")] if studies else counted)

@@ -131,7 +131,7 @@ def check_given(
         if ours not in kept and ours not in own:
             neither = f" nor one that is {ours} itself" if for_another else ""
             raise UsageError(
-                f"{path} has no column '{theirs}' to read as {ours}{neither}; its columns are {_listed(samples)}"
+                f"{path} has no column '{theirs}' to read as {ours}{neither}; its columns are {listed(samples)}"
             )
     return kept
 
@@ -139,11 +139,12 @@ def check_given(
 def unusable(path: Path, found: Iterable[str]) -> UsageError:
     """The error for a file in which no column says what a model did."""
     return UsageError(
-        f"{path} holds no rollouts that can be recognised: its columns are {_listed(found)}; {NEEDED}; name them with --column, for example --column prompt_id=NAME (columns={{'prompt_id': 'NAME'}} in Python)"
+        f"{path} holds no rollouts that can be recognised: its columns are {listed(found)}; {NEEDED}; name them with --column, for example --column prompt_id=NAME (columns={{'prompt_id': 'NAME'}} in Python)"
     )
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Names in a message, the first twenty of them."""
     names = [repr(name)[1:-1][:40] for name in names]
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "") or "none"
 

@@ -22,12 +22,10 @@ from typing import Any
 
 from equipoise.rollouts.readers.foreign import (
     as_text,
-    check_map,
     files_in,
     has_keys,
     leftovers,
     lines_of,
-    mapped,
     natural,
     number_in,
     recognised,
@@ -35,6 +33,7 @@ from equipoise.rollouts.readers.foreign import (
     streaming,
     wanted,
 )
+from equipoise.rollouts.readers.mapping import check_map, mapped
 from equipoise.rollouts.rows import Warn
 from equipoise.rollouts.run import Run, RunInfo, Warnings
 
@@ -70,7 +69,7 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
                 yield row | mapped(line, named, warn)
 
     info = RunInfo(source="areal", run_id=path.name if path.is_dir() else None, provenance={"reward": "as logged"})
-    return Run(path, info, streaming(rows, warnings), warnings=warnings)
+    return Run(path, info, streaming(path, rows, named, warnings), warnings=warnings)
 
 
 def _files(path: Path) -> list[Path]:

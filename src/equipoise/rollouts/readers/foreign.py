@@ -11,10 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from equipoise.errors import UsageError, unknown_name
+from equipoise.errors import UsageError
 from equipoise.files import open_bytes, parse_damaged_json, plain, read_json_lines
 from equipoise.rollouts.batch import Rollouts
-from equipoise.rollouts.columns import BY_NAME
+from equipoise.rollouts.readers.mapping import ColumnMap
 from equipoise.rollouts.rows import Warn, batches_of
 from equipoise.rollouts.run import Warnings
 
@@ -144,36 +144,6 @@ def wanted(columns: Sequence[str] | None, *names: str) -> bool:
     return columns is None or any(name in columns for name in names)
 
 
-def check_map(columns: Mapping[str, str] | None) -> dict[str, str]:
-    """The caller's map from the record's names to the source's, checked against the record."""
-    for name in columns or {}:
-        if name not in BY_NAME:
-            raise unknown_name("column", name, BY_NAME)
-    return dict(columns or {})
-
-
-def mapped(source: Mapping[str, Any], columns: Mapping[str, str], warn: Warn) -> dict[str, Any]:
-    """The cells that the caller's map names. A dot goes into nested objects where no key has that whole name."""
-    cells = {}
-    for ours, theirs in columns.items():
-        cells[ours] = _reach(source, theirs)
-        if cells[ours] is _MISSING:
-            warn("missing-column", f"'{theirs}', named for {ours}, is not in every row: it is null there")
-            cells[ours] = None
-    return cells
-
-
-_MISSING = object()
-
-
-def _reach(source: Mapping[str, Any], name: str) -> Any:
-    if name in source:
-        return source[name]
-    head, _, rest = name.partition(".")
-    inner = source.get(head)
-    return _reach(inner, rest) if rest and isinstance(inner, Mapping) else _MISSING
-
-
 def text_of(content: Any) -> str | None:
     """The text of a chat message's content: a string, or a list of parts of which the text ones count."""
     if isinstance(content, str) or content is None:
@@ -194,12 +164,14 @@ def chat_of(messages: Any) -> list[dict[str, str | None]] | None:
 Rows = Callable[[Sequence[str] | None, Warn], Iterator[Mapping[str, Any]]]  # (columns asked for, warn) → rows
 
 
-def streaming(rows: Rows, warnings: Warnings) -> Callable[[Sequence[str] | None], Iterator[Rollouts]]:
-    """The `stream` of a Run from a function that gives rows keyed by the record's names."""
+def streaming(
+    path: Path, rows: Rows, named: ColumnMap, warnings: Warnings
+) -> Callable[[Sequence[str] | None], Iterator[Rollouts]]:
+    """The `stream` of a Run from a function that gives rows keyed by the record's names, some of them by the caller's map."""
 
     def stream(columns: Sequence[str] | None) -> Iterator[Rollouts]:
         warn = warnings.one_pass()
-        return batches_of(rows(columns, warn), columns, warn)
+        return named.check(path, batches_of(rows(columns, warn), columns, warn), columns, warn)
 
     return stream
 

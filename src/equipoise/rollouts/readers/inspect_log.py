@@ -38,10 +38,8 @@ from equipoise.rollouts.readers.foreign import (
     as_object,
     as_text,
     chat_of,
-    check_map,
     files_in,
     first_bytes,
-    mapped,
     natural,
     require,
     streaming,
@@ -49,6 +47,7 @@ from equipoise.rollouts.readers.foreign import (
     wanted,
 )
 from equipoise.rollouts.readers.inspect_scores import answer_of, numbers_of, parts_of, verdict_of
+from equipoise.rollouts.readers.mapping import check_map, mapped
 from equipoise.rollouts.rows import Warn
 from equipoise.rollouts.run import Run, RunInfo, Warnings
 
@@ -99,7 +98,7 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
             "topk_logprobs": {"kind": "unknown", "source": "provider", "k": heads[0].sampling.get("top_logprobs")},
         },
     )
-    return Run(path, info, streaming(rows, warnings), warnings=warnings)
+    return Run(path, info, streaming(path, rows, named, warnings), warnings=warnings)
 
 
 @dataclass(frozen=True, slots=True)

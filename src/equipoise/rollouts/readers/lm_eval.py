@@ -31,13 +31,11 @@ from equipoise.files import read_json
 from equipoise.rollouts.readers.foreign import (
     as_list,
     as_object,
-    check_map,
     files_in,
     first_object,
     has_keys,
     leftovers,
     lines_of,
-    mapped,
     natural,
     number,
     require,
@@ -45,6 +43,7 @@ from equipoise.rollouts.readers.foreign import (
     wanted,
     zero_or_one,
 )
+from equipoise.rollouts.readers.mapping import ColumnMap, check_map, mapped
 from equipoise.rollouts.rows import Warn
 from equipoise.rollouts.run import Run, RunInfo, Warnings
 
@@ -86,7 +85,8 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
     def rows(asked: Sequence[str] | None, warn: Warn) -> Iterator[dict[str, Any]]:
         configs = [as_object(as_object(results[file.path].get("configs")).get(file.task)) for file in files]
         filters = [_filters(file, config) for file, config in zip(files, configs, strict=True)]
-        if asked_filter is not None and not any(asked_filter in names for names in filters):
+        known_filter = named.for_another or any(asked_filter in names for names in filters)
+        if asked_filter is not None and not known_filter:
             known = ", ".join(dict.fromkeys(str(name) for names in filters for name in names))
             raise UsageError(f"{path} has no filter '{asked_filter}': it has {known}")
         for file, config, names in zip(files, configs, filters, strict=True):
@@ -113,7 +113,7 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
             "reward": "the task's first metric",
         },
     )
-    return Run(path, info, streaming(rows, warnings), warnings=warnings)
+    return Run(path, info, streaming(path, rows, named, warnings), warnings=warnings)
 
 
 def _files(path: Path) -> list[_File]:
@@ -180,7 +180,7 @@ def _rows(
     line: Mapping[str, Any],
     file: _File,
     config: Mapping[str, Any],
-    named: Mapping[str, str],
+    named: ColumnMap,
     warn: Warn,
     *,
     with_extra: bool,

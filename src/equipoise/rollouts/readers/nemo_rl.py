@@ -26,12 +26,10 @@ from typing import Any
 
 from equipoise.rollouts.columns import TOKEN_COLUMNS
 from equipoise.rollouts.readers.foreign import (
-    check_map,
     files_in,
     has_keys,
     leftovers,
     lines_of,
-    mapped,
     natural,
     recognised,
     require,
@@ -40,6 +38,7 @@ from equipoise.rollouts.readers.foreign import (
     wanted,
 )
 from equipoise.rollouts.readers.grouping import GroupCounter, group_size, run_lengths
+from equipoise.rollouts.readers.mapping import check_map, mapped
 from equipoise.rollouts.rows import Warn, stable_id
 from equipoise.rollouts.run import Run, RunInfo, Warnings
 
@@ -99,7 +98,7 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
             "logprobs_train": {"kind": "unknown", "source": "policy before the update"},
         },
     )
-    return Run(path, info, streaming(rows, warnings), warnings=warnings)
+    return Run(path, info, streaming(path, rows, named, warnings), warnings=warnings)
 
 
 def _files(path: Path) -> list[Path]:

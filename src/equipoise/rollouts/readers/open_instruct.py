@@ -22,19 +22,18 @@ from typing import Any
 
 from equipoise.errors import UsageError
 from equipoise.rollouts.readers.foreign import (
-    check_map,
     files_in,
     first_object,
     has_keys,
     leftovers,
     lines_of,
-    mapped,
     natural,
     recognised,
     require,
     streaming,
     wanted,
 )
+from equipoise.rollouts.readers.mapping import check_map, mapped
 from equipoise.rollouts.rows import Warn, stable_id
 from equipoise.rollouts.run import Run, RunInfo, Warnings
 
@@ -83,7 +82,7 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
             "logprobs_rollout": {"kind": "unknown", "source": "sampler"},
         },
     )
-    return Run(path, info, streaming(rows, warnings), warnings=warnings)
+    return Run(path, info, streaming(path, rows, named, warnings), warnings=warnings)
 
 
 def _files(path: Path) -> list[Path]:

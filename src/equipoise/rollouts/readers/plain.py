@@ -16,7 +16,8 @@ from typing import Any
 from equipoise.errors import UsageError
 from equipoise.rollouts.batch import Rollouts
 from equipoise.rollouts.readers.aliases import CONTENT, Names, check_given, match_names, unusable
-from equipoise.rollouts.readers.foreign import check_map, wanted
+from equipoise.rollouts.readers.foreign import wanted
+from equipoise.rollouts.readers.mapping import check_map
 from equipoise.rollouts.readers.plain_parquet import ParquetTable
 from equipoise.rollouts.readers.plain_rows import Identity, numbers_rows, record_rows
 from equipoise.rollouts.readers.sources import Row, as_csv, format_of, list_files, read_rows

@@ -27,7 +27,6 @@ from equipoise.rollouts.columns import TOKEN_COLUMNS
 from equipoise.rollouts.readers import verifiers
 from equipoise.rollouts.readers.curves import metrics_of_rows
 from equipoise.rollouts.readers.foreign import (
-    check_map,
     files_in,
     first_object,
     lines_of,
@@ -38,6 +37,7 @@ from equipoise.rollouts.readers.foreign import (
     streaming,
     wanted,
 )
+from equipoise.rollouts.readers.mapping import check_map
 from equipoise.rollouts.rows import Warn
 from equipoise.rollouts.run import Run, Warnings
 
@@ -84,7 +84,13 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
         "mask": "sampled tokens",
     }
     info = replace(about, provenance=curves.provenance | dict(about.provenance) | {"entropies": entropies})
-    return Run(path, info, streaming(rows, warnings), read_metrics=lambda: map(dict, curves.steps), warnings=warnings)
+    return Run(
+        path,
+        info,
+        streaming(path, rows, named, warnings),
+        read_metrics=lambda: map(dict, curves.steps),
+        warnings=warnings,
+    )
 
 
 def _files(path: Path, warn: Warn) -> list[tuple[int, str, Path]]:

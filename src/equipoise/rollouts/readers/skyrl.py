@@ -23,12 +23,10 @@ from typing import Any
 
 from equipoise.rollouts.readers.curves import metrics_of_rows
 from equipoise.rollouts.readers.foreign import (
-    check_map,
     files_in,
     has_keys,
     leftovers,
     lines_of,
-    mapped,
     natural,
     number,
     number_in,
@@ -38,6 +36,7 @@ from equipoise.rollouts.readers.foreign import (
     wanted,
 )
 from equipoise.rollouts.readers.grouping import GroupCounter, group_size, run_lengths
+from equipoise.rollouts.readers.mapping import check_map, mapped
 from equipoise.rollouts.rows import Warn, stable_id
 from equipoise.rollouts.run import Run, RunInfo, Warnings
 
@@ -82,7 +81,13 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
         run_id=path.name if path.is_dir() else None,
         provenance=curves.provenance | {"reward": "score as logged, summed over tokens"},
     )
-    return Run(path, info, streaming(rows, warnings), read_metrics=lambda: map(dict, curves.steps), warnings=warnings)
+    return Run(
+        path,
+        info,
+        streaming(path, rows, named, warnings),
+        read_metrics=lambda: map(dict, curves.steps),
+        warnings=warnings,
+    )
 
 
 def _files(path: Path) -> list[Path]:

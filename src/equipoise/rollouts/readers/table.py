@@ -10,6 +10,7 @@ from types import ModuleType
 
 from equipoise.errors import UsageError, unknown_name
 from equipoise.rollouts.join import join_runs
+from equipoise.rollouts.readers.mapping import ColumnMap
 from equipoise.rollouts.readers.sources import as_csv
 from equipoise.rollouts.run import Run
 
@@ -64,7 +65,8 @@ def open_source(
 def _read_baseline(path: Path, columns: Mapping[str, str] | None) -> Run:
     _check_path(path)
     reader = _find_reader(path, None)
-    return getattr(reader, "open_baseline", reader.open)(path, columns=columns)  # type: ignore[no-any-return]
+    lenient = None if columns is None else ColumnMap(columns, for_another=True)
+    return getattr(reader, "open_baseline", reader.open)(path, columns=lenient)  # type: ignore[no-any-return]
 
 
 def _find_reader(path: Path, name: str | None) -> ModuleType:

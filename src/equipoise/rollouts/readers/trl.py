@@ -35,11 +35,9 @@ from typing import Any
 from equipoise.rollouts.parquet import stream_parquet
 from equipoise.rollouts.readers.foreign import (
     chat_of,
-    check_map,
     files_in,
     first_bytes,
     leftovers,
-    mapped,
     number,
     require,
     streaming,
@@ -47,6 +45,7 @@ from equipoise.rollouts.readers.foreign import (
     wanted,
 )
 from equipoise.rollouts.readers.grouping import GroupCounter
+from equipoise.rollouts.readers.mapping import ColumnMap, check_map, mapped
 from equipoise.rollouts.readers.trl_plan import FIXED, File, Log, Plan
 from equipoise.rollouts.rows import Warn
 from equipoise.rollouts.run import Run, RunInfo, Warnings
@@ -81,7 +80,11 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
         },
     )
     return Run(
-        path, info, streaming(rows, warnings), read_metrics=lambda: map(dict, log.curves.steps), warnings=warnings
+        path,
+        info,
+        streaming(path, rows, named, warnings),
+        read_metrics=lambda: map(dict, log.curves.steps),
+        warnings=warnings,
     )
 
 
@@ -110,7 +113,7 @@ def _state(path: Path) -> Path | None:
 
 
 def _rows(
-    file: File, plan: Plan, named: Mapping[str, str], asked: Sequence[str] | None, warn: Warn
+    file: File, plan: Plan, named: ColumnMap, asked: Sequence[str] | None, warn: Warn
 ) -> Iterator[dict[str, Any]]:
     needed = {"prompt", "advantage", *file.functions, *(name.split(".")[0] for name in named.values()), *named.values()}
     if wanted(asked, "completion"):

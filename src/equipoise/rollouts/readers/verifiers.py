@@ -34,17 +34,16 @@ from equipoise.rollouts.readers.foreign import (
     as_list,
     as_object,
     as_text,
-    check_map,
     first_object,
     has_keys,
     leftovers,
     lines_of,
-    mapped,
     number,
     require,
     streaming,
     wanted,
 )
+from equipoise.rollouts.readers.mapping import ColumnMap, check_map, mapped
 from equipoise.rollouts.readers.trace_branches import Join, branch_row, list_branches
 from equipoise.rollouts.rows import Warn
 from equipoise.rollouts.run import Run, RunInfo, Warnings
@@ -79,7 +78,7 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
         for line in lines_of(file, warn):
             yield from rows_of(line, samples, named, asked, warn)
 
-    return Run(path, info_of(first_object(file) or {}), streaming(rows, warnings), warnings=warnings)
+    return Run(path, info_of(first_object(file) or {}), streaming(path, rows, named, warnings), warnings=warnings)
 
 
 def is_trace_line(line: Mapping[str, Any] | None) -> bool:
@@ -118,7 +117,7 @@ class SampleCounter:
 def rows_of(
     line: Mapping[str, Any],
     samples: SampleCounter,
-    named: Mapping[str, str],
+    named: ColumnMap,
     asked: Sequence[str] | None,
     warn: Warn,
     join: Join | None = None,
@@ -169,7 +168,7 @@ def _shared(line: Mapping[str, Any]) -> dict[str, Any]:
 def _trace_rows(
     trace: Mapping[str, Any],
     about: Mapping[str, Any],
-    named: Mapping[str, str],
+    named: ColumnMap,
     asked: Sequence[str] | None,
     warn: Warn,
     join: Join | None,

@@ -32,13 +32,11 @@ from typing import Any
 from equipoise.files import plain
 from equipoise.rollouts.readers.curves import metrics_of_rows
 from equipoise.rollouts.readers.foreign import (
-    check_map,
     files_in,
     first_object,
     has_keys,
     leftovers,
     lines_of,
-    mapped,
     natural,
     number,
     number_in,
@@ -49,6 +47,7 @@ from equipoise.rollouts.readers.foreign import (
     wanted,
     zero_or_one,
 )
+from equipoise.rollouts.readers.mapping import ColumnMap, check_map, mapped
 from equipoise.rollouts.rows import Warn, stable_id
 from equipoise.rollouts.run import Run, RunInfo, Warnings
 
@@ -85,7 +84,13 @@ def open(path: Path, *, columns: Mapping[str, str] | None = None) -> Run:
             "correct": "acc, where it is true/false or 0/1 throughout the file",
         },
     )
-    return Run(path, info, streaming(rows, warnings), read_metrics=lambda: map(dict, curves.steps), warnings=warnings)
+    return Run(
+        path,
+        info,
+        streaming(path, rows, named, warnings),
+        read_metrics=lambda: map(dict, curves.steps),
+        warnings=warnings,
+    )
 
 
 def _dumps(path: Path, *, limit: int | None = None) -> list[Path]:
@@ -122,7 +127,7 @@ def _is_metrics(line: Mapping[str, Any] | None) -> bool:
     return line is not None and set(line) == {"step", "data"} and isinstance(line["data"], dict)
 
 
-def _rows(file: Path, named: Mapping[str, str], warn: Warn, *, with_extra: bool) -> Iterator[dict[str, Any]]:
+def _rows(file: Path, named: ColumnMap, warn: Warn, *, with_extra: bool) -> Iterator[dict[str, Any]]:
     step_of_file = number_in(file.name.removesuffix(".gz"))
     verdicts: bool | None = None
     seen: Counter[str] = Counter()

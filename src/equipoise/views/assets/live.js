@@ -18,6 +18,10 @@ function el(tag, options = {}, ...children) {
   return node;
 }
 
+function many(n, one) {
+  return `${n} ${n === 1 ? one : `${one}s`}`;
+}
+
 // --- what is new
 
 let asking = false, wanted = false;
@@ -282,7 +286,7 @@ function fill(list, lines) { // only what changed: a reader's place and focus st
 function quiet(found) {
   const runs = shownRuns(), judged = runs.filter((run) => run.judged).length;
   const text = !runs.length ? "No run is here yet: the page shows one as soon as its folder appears."
-    : judged < runs.length ? `${judged} of ${runs.length} runs are judged so far.` : found.length ? "" : "No rule fails in any run.";
+    : judged < runs.length ? `Judged so far: ${judged} of ${many(runs.length, "run")}.` : found.length ? "" : "No rule fails in any run.";
   set($("quiet"), text);
   $("quiet").hidden = !text;
 }
@@ -306,7 +310,7 @@ function detail({ head, judged }) {
   const parts = [el("p", { class: "note" }, [head.source && `written by ${head.source}`, head.model && `model ${head.model}`, head.left && head.left.value > 0 && `time left: ${head.left.how}`].filter(Boolean).join("; "))];
   if (judged) {
     const sure = judged.confidence === null ? "" : `, confidence ${judged.confidence.toFixed(2)}`;
-    parts.push(el("p", {}, el("b", {}, `${judged.verdict}${sure}`), ` for ${judged.use}: ${judged.n_prompts} problems, ${judged.n_rollouts} rollouts up to step ${judged.step ?? "–"}`));
+    parts.push(el("p", {}, el("b", {}, `${judged.verdict}${sure}`), ` for ${judged.use}: ${many(judged.n_prompts, "problem")}, ${many(judged.n_rollouts, "rollout")} up to step ${judged.step ?? "–"}`));
     parts.push(el("p", {}, judged.next));
     const lines = judged.findings.map((finding) => el("tr", { title: finding.how },
       el("td", { class: finding.severity }, MARK[finding.severity]), el("td", { class: "wide" }, finding.reading), el("td", {}, finding.interval || "no interval"),

@@ -77,7 +77,7 @@
       run(blocksOf(tokens, 0), tokens.n);
     } else {
       if (split > 0) run(blocksOf({ ...tokens, n: split }, 0), split);
-      root.append(make("p", { class: "split" }, split < tokens.n ? `from here on they differ (token ${split + 1})` : `ends here (${tokens.n} tokens)`));
+      root.append(make("p", { class: "split" }, split < tokens.n ? `from here on they differ (token ${split + 1})` : `ends here (${tokens.n} ${tokens.n === 1 ? "token" : "tokens"})`));
       if (split < tokens.n) run(blocksOf(tokens, split), tokens.n);
     }
     const holder = (place) => blocks.find(({ start, end }) => start <= place && place < end);

@@ -32,7 +32,7 @@ class Watched:
         self.judged: Judged | None = None
         self.source: str | None = None
         self.model: str | None = None
-        self.planned: int | None = None
+        self._planned: int | None = None
         self.gone = False
         self.written: float | None = None
         self.problems: tuple[str, ...] = ()
@@ -62,7 +62,13 @@ class Watched:
             self.follower.warnings("run-json", str(problem))
             return
         self.source, self.model = _word(info.source), _word(info.model)
-        self.planned = _planned(info.settings)
+        self._planned = _planned(info.settings)
+
+    @property
+    def planned(self) -> int | None:
+        """Steps that it is to take. None where it is past them: it goes on, and its run.json does not say how far."""
+        past = self._planned is not None and self.curves.last is not None and self.curves.last > self._planned
+        return None if past else self._planned
 
     @property
     def left(self) -> Estimate:
