@@ -222,7 +222,7 @@ def _studies() -> Iterator[Comparison]:
 
 
 def _one_method(mine: dict[str, Any], other: dict[str, Any]) -> str | None:
-    """The method that one recipe has more than another, or in place of one; None where that is not one."""
+    """The method that one recipe has more than another, or in place of one; None where that is not one, or one of a module of its own."""
     more = {}
     for slot, chosen in mine.items():
         specs, known = ([each] if isinstance(each, str) else each for each in (chosen, other[slot]))
@@ -231,7 +231,8 @@ def _one_method(mine: dict[str, Any], other: dict[str, Any]) -> str | None:
                 spec.partition(":")[0] for spec in (known if isinstance(known, list) else [])
             }
     names = more["controllers"] or set().union(*more.values())
-    return names.pop() if len(names) == 1 else None
+    name = names.pop() if len(names) == 1 else None
+    return None if name is None or "." in name else name
 
 
 def _task_of(recipe: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Where entropy collapses: forks against routine tokens, the kinds of tokens, places, two phases; and what trains which.
 
-    python -m benchmarks.findings.where make     trains studies/where.toml, some 3 minutes of an H200, and reads its rollouts
+    python -m benchmarks.findings.where make     trains studies/where.toml, half an hour on two cores, and reads its rollouts
     python -m benchmarks.findings.where          the tables, from studies/results/{where,two-loops}/tokens.parquet
     python -m benchmarks.findings.where read     reads the rollouts of studies/where.toml and two-loops.toml where they are on this machine
 

@@ -60,7 +60,7 @@ REWARDS: tuple[Method, ...] = (
             _UNREADABLE,
         ),
         status="neutral",
-        results=("studies/results/collapse",),
+        results=("studies/results/collapse", "studies/results/history"),
     ),
     Method(
         "ucb_constant",
@@ -103,7 +103,12 @@ REWARDS: tuple[Method, ...] = (
             _REVIEW,
         ),
         status="mixed",
-        results=("studies/results/collapse", "studies/results/collapse-cpu", "studies/results/smollm2"),
+        results=(
+            "studies/results/collapse",
+            "studies/results/collapse-cpu",
+            "studies/results/history",
+            "studies/results/smollm2",
+        ),
     ),
     Method(
         "distinct_once",
