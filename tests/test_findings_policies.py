@@ -322,6 +322,12 @@ def test_problems_are_drawn_by_their_success_rate(tmp_path):
         chosen.add(["new"])
 
 
+def test_the_runs_that_choose_a_learning_rate_have_a_pool_too():
+    given = ["seeds=[4,5]", "tune.seed=9"]
+    assert difficulty.pools_of(load_study("difficulty", [*given, "tune.lr=[1e-4]"])) == [4, 5, 9]
+    assert difficulty.pools_of(load_study("difficulty", [*given, "tune.lr=[]"])) == [4, 5]
+
+
 # Tokens -------------------------------------------------------------------------------------------------------------------
 
 

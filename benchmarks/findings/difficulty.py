@@ -86,13 +86,18 @@ class Chosen:
         self.step = int(state["step"])
 
 
+def pools_of(config: StudyConfig) -> list[int]:
+    """The seeds that have a pool; that of the runs which choose the learning rate is one of them."""
+    return [*config.seeds, *([config.tune.seed] if config.tune and config.tune.lr else [])]
+
+
 def write_rates(config: StudyConfig) -> None:
     """How often the base model solves each problem of every seed's pool."""
     run = config.base
     assert run.sampling.pool is not None
     task = find_task(run.task)
     problems = {
-        problem.id: problem for seed in config.seeds for problem in task.problems((seed, "pool"), run.sampling.pool)
+        problem.id: problem for seed in pools_of(config) for problem in task.problems((seed, "pool"), run.sampling.pool)
     }
     drawer, rates = Drawer(policies_of(config)[0]), dict[str, float]()
     for batch in drawer.batches(list(problems.values()), samples=TRIES, temperature=1.0, seed=("rates",)):
