@@ -1,6 +1,6 @@
 """Hard, medium and mixed problems: what each trains, how many rollouts teach nothing or break down, and what becomes of untouched tasks.
 
-    python -m benchmarks.findings.difficulty make     trains studies/difficulty.toml and asks, some 4 minutes of an H200
+    python -m benchmarks.findings.difficulty make     trains studies/difficulty.toml and asks, planned for 20 minutes on two cores
     python -m benchmarks.findings.difficulty          the tables, from studies/results/difficulty
 
 Untouched: Countdown with four numbers from 10 to 25, where those of training are from 1 to 20, of which the base model solves 7 %; and with three
