@@ -394,7 +394,7 @@ def test_entropy_lost_is_a_ratio_of_sums_over_problems():
 def test_more_characters_change_nothing_that_the_model_knew(tmp_path):
     choices.write_model(tmp_path / "wide.safetensors")
     states = []
-    for name in ("packaged:medium", tmp_path / "wide.safetensors"):
+    for name in ("packaged", tmp_path / "wide.safetensors"):
         loaded = load_model(name, dtype=torch.float32)
         ids_BS = torch.tensor([loaded.tokens.encode("3,7,2,9=24>")])
         states.append(hidden_states(loaded.model, ids_BS, torch.ones_like(ids_BS, dtype=torch.bool)))

@@ -61,8 +61,14 @@ def asked_of_trl(line: str) -> dict[str, Any]:
 
 def take_up(*specs: str) -> tuple[Exploration, GroupShaper]:
     """All that the mixin makes of specs before it has a trainer: it raises on what it cannot feed or move."""
-    torch_side = pytest.importorskip("equipoise.adapters.trl_loss", reason="needs torch", exc_type=ImportError)
-    steer = pytest.importorskip("equipoise.adapters.trl_steer", reason="needs transformers", exc_type=ImportError)
+    torch_side = pytest.importorskip(
+        "equipoise.adapters.trl_loss", reason="needs torch: pip install 'equipoise[train]'", exc_type=ImportError
+    )
+    steer = pytest.importorskip(
+        "equipoise.adapters.trl_steer",
+        reason="needs transformers: pip install 'equipoise[train]'",
+        exc_type=ImportError,
+    )
     asked = Exploration.of(*specs)
     objective = torch_side.build_objective(asked)
     trainer = SimpleNamespace(use_adaptive_entropy=False, loss_type="dapo", entropy_coef=0.0, epsilon_high=0.2)
@@ -70,6 +76,7 @@ def take_up(*specs: str) -> tuple[Exploration, GroupShaper]:
     return asked, GroupShaper(asked)
 
 
+@pytest.mark.integration  # with transformers
 @pytest.mark.parametrize("name", lacking("trl"))
 def test_the_trl_adapter_takes_what_is_printed_and_refuses_what_is_not(name):
     found = added(name, "trl")

@@ -220,8 +220,11 @@ def test_a_row_names_code_its_settings_and_its_inputs(method):
     target = getattr(import_module(module), name)
     parameters = inspect.signature(target).parameters
     assert set(method.settings) <= {key for key, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    fed = inspect.signature(target.observe).parameters if inspect.isclass(target) else parameters
-    optional = {*method.settings, "self", "std", "eps", "seed"}
+    call = target
+    if inspect.isclass(target):
+        call = target.choose if method.kind == "allocation" else target.observe
+    fed = inspect.signature(call).parameters
+    optional = {*method.settings, "self", "n", "std", "eps", "seed"}
     assert method.inputs == tuple(key for key in fed if key not in optional)
     for key, value in method.settings.items():
         default = parameters[key].default

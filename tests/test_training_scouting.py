@@ -47,7 +47,9 @@ TABLE = np.array(
 def choose(n, correct_PG=TABLE, seed=0):
     correct_PG = np.asarray(correct_PG, dtype=float)
     keep_PG = np.ones(correct_PG.shape, dtype=bool)
-    return Scouting(len(correct_PG), 4).choose(n, correct_PG=correct_PG, keep_PG=keep_PG, seed=seed).tolist()
+    return (
+        Scouting(scouts=len(correct_PG), first=4).choose(n, correct_PG=correct_PG, keep_PG=keep_PG, seed=seed).tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_ties_fall_by_the_seed_and_evenly():
 def test_cells_without_a_completion_are_not_read():
     keep_PG = np.array([[True, True, False], [True, True, True]])
     correct_PG = np.array([[0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
-    assert Scouting(2, 3).choose(1, correct_PG=correct_PG, keep_PG=keep_PG, seed=0).tolist() == [1]
+    assert Scouting(scouts=2, first=3).choose(1, correct_PG=correct_PG, keep_PG=keep_PG, seed=0).tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -88,8 +90,8 @@ def test_cells_without_a_completion_are_not_read():
     [
         (lambda: choose(10), "10 problems were to be chosen of 9: scout as many at least"),
         (lambda: choose(1, [[0.5, 1.0]]), "correct_PG must hold 0, 1 or nan, found 0.5"),
-        (lambda: Scouting(0, 4), "scouts of scouting is 0: use a whole number, 1 or more"),
-        (lambda: Scouting(9, 1.5), "first of scouting is 1.5: use a whole number, 1 or more"),
+        (lambda: Scouting(scouts=0, first=4), "scouts of scouting is 0: use a whole number, 1 or more"),
+        (lambda: Scouting(scouts=9, first=1.5), "first of scouting is 1.5: use a whole number, 1 or more"),
     ],
 )
 def test_what_cannot_be_chosen_is_told(made, words):
@@ -176,8 +178,12 @@ def test_scouting_draws_the_rest_of_the_chosen_alone(draw):
         asked.append([problem.id for problem in problems])
         return draw(problems, 2, "b")
 
-    scouted = go_on(Scouting(7, 3), first, prompts=3, seed=5, draw_more=draw_more, pad_token=TOKENS.pad)
-    chosen = Scouting(7, 3).choose(3, correct_PG=first.groups.correct_PG, keep_PG=first.groups.keep_PG, seed=5).tolist()
+    scouted = go_on(Scouting(scouts=7, first=3), first, prompts=3, seed=5, draw_more=draw_more, pad_token=TOKENS.pad)
+    chosen = (
+        Scouting(scouts=7, first=3)
+        .choose(3, correct_PG=first.groups.correct_PG, keep_PG=first.groups.keep_PG, seed=5)
+        .tolist()
+    )
     assert asked == [[PROBLEMS[place].id for place in chosen]]
     assert scouted.first is first
     more = draw([PROBLEMS[place] for place in chosen], 2, "b")
@@ -197,14 +203,16 @@ def test_scouting_draws_the_rest_of_the_chosen_alone(draw):
         "scouting/all_right": rates.count(1) / 7,
     }
     all_of_them = go_on(
-        Scouting(7, 3), first, prompts=7, seed=5, draw_more=lambda p: draw(p, 2, "b"), pad_token=TOKENS.pad
+        Scouting(scouts=7, first=3), first, prompts=7, seed=5, draw_more=lambda p: draw(p, 2, "b"), pad_token=TOKENS.pad
     )
     assert all_of_them.passed_over is None
 
 
 def test_where_nothing_was_judged_nothing_is_measured(draw):
     first = draw(PROBLEMS, 2, "a", task=Unjudged())
-    scouted = go_on(Scouting(7, 2), first, prompts=3, seed=5, draw_more=lambda p: draw(p, 2, "b"), pad_token=TOKENS.pad)
+    scouted = go_on(
+        Scouting(scouts=7, first=2), first, prompts=3, seed=5, draw_more=lambda p: draw(p, 2, "b"), pad_token=TOKENS.pad
+    )
     assert set(scouted.metrics().values()) == {None}
 
 

@@ -30,7 +30,7 @@ from equipoise.shaping.inputs import verdicts
 _MIXED, _ALL_WRONG, _ALL_RIGHT, _UNJUDGED = range(4)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scouting:
     scouts: int = 112  # problems that a step poses
     first: int = 4  # completions that each of them gets at first
