@@ -1,10 +1,10 @@
 """Free-form against multiple-choice supervised training: how widely each base model explores, and how fast that collapses under RL.
 
     python -m benchmarks.findings.choices prepare    the model and the demonstrations, in studies/models: minutes of a CPU
-    python -m benchmarks.findings.choices make       that where it is not there; trains studies/choices-*.toml and asks, some 4 minutes of an H200
+    python -m benchmarks.findings.choices make       that where it is not there; trains studies/choices-*.toml and asks, half an hour on two cores
     python -m benchmarks.findings.choices            the tables, from studies/results/choices-*
 
-One model, `packaged:medium` with five more characters, learns from as many demonstrations: *free* expressions alone; *choice* four in five as
+One model, `packaged` with five more characters, learns from as many demonstrations: *free* expressions alone; *choice* four in five as
 four options and a letter, the rest expressions. Then GRPO, for both on expressions, and for *choice* also on letters. All are asked for
 expressions, of the same problems. Breadth here is what a direct answer shows of it: different answers, and the entropy of the first third of
 an answer, where all is open, against that of the last.
