@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -52,7 +52,8 @@ from equipoise.training.problems import ProblemSource
 from equipoise.training.recipe import TrainConfig, as_settings
 from equipoise.training.references import score_references
 from equipoise.training.scouting import Scouted, go_on
-from equipoise.training.shape import Shaped, Shaper
+from equipoise.training.shape import Shaper
+from equipoise.training.step_record import extra_rollouts, refined_of, rollouts_of, step_metrics
 from equipoise.training.supervise import pairs_of, supervise
 from equipoise.training.trackers import Trackers
 from equipoise.training.update import Taught, Updater, optimiser_state, restore_optimiser
@@ -243,7 +244,7 @@ def train(
         trackers.log(step, metrics)
         if step in (0, config.learning.steps):
             for one in found:
-                keep(_rollouts(config, one.batch, step, split=config.evaluation.split, temperature=one.temperature))
+                keep(rollouts_of(config, one.batch, step, split=config.evaluation.split, temperature=one.temperature))
         return found
 
     with Trackers.start(
@@ -293,21 +294,21 @@ def train(
             if average is not None:
                 average.add(model)
             clock.lap("update")
-            metrics = _metrics(batch, shaped) | source.metrics() | updated | clock.read()
+            metrics = step_metrics(batch, shaped) | source.metrics() | updated | clock.read()
             for name, shelf in shelves.items():
                 metrics |= {f"{name}/kept": float(len(shelf.kept)), f"{name}/rows": _rows(lessons, name)}
             if scouted is not None:
                 metrics |= scouted.metrics()
             if config.sampling.refills or scouted is not None or critique is not None or _anchors(shelves):
-                metrics |= _extra_rollouts(batch, passed_over, lesson, _anchors(shelves) if step == 1 else ())
+                metrics |= extra_rollouts(batch, passed_over, lesson, _anchors(shelves) if step == 1 else ())
             writer.log(step, metrics)
             trackers.log(step, metrics)
             if step % config.record_every == 0 or step == config.learning.steps:
-                keep(_rollouts(config, batch, step, split="train", temperature=None, shaped=shaped))
+                keep(rollouts_of(config, batch, step, split="train", temperature=None, shaped=shaped))
                 if passed_over is not None:  # without an advantage: the record is of all that was posed
-                    keep(_rollouts(config, passed_over, step, split="train", temperature=None))
+                    keep(rollouts_of(config, passed_over, step, split="train", temperature=None))
                 if lesson is not None:
-                    keep(_refined(config, batch, lesson, step))
+                    keep(refined_of(config, batch, lesson, step))
             if step % config.evaluation.every == 0 or step == config.learning.steps:
                 after = look(step)
             if step % config.save_every == 0 or step == config.learning.steps:
@@ -346,91 +347,6 @@ def _anchors(shelves: Mapping[str, Shelf]) -> list[BaseAnchor]:
 def _rows(lessons: Sequence[Taught], name: str) -> float:
     """Completions of a lesson: what training passed over beside the step's own."""
     return float(sum(len(lesson.samples.finish) for lesson in lessons if lesson.name == name))
-
-
-def _metrics(batch: Batch, shaped: Shaped) -> dict[str, float | None]:
-    groups, samples = batch.groups, batch.samples
-    assert groups.correct_PG is not None
-    assert groups.reward_PG is not None
-    assert groups.n_tokens_PG is not None
-    assert groups.truncated_PG is not None
-    checked_P = np.isfinite(groups.correct_PG).any(axis=1)
-    right_P = np.nanmean(groups.correct_PG[checked_P], axis=1)
-    n_tokens = float(samples.mask_BT.sum())
-    return {
-        "entropy": float(samples.entropy_BT.sum()) / n_tokens,
-        "accuracy": _mean(right_P),
-        "reward": _mean(groups.reward_PG[np.isfinite(groups.reward_PG)]),
-        "all_wrong": _mean(right_P == 0),
-        "all_right": _mean(right_P == 1),
-        "distinct": float(batch.distinct_P.mean()),
-        "length": float(groups.n_tokens_PG.mean()),
-        "truncated": float(groups.truncated_PG.mean()),
-        "bonus": float(shaped.bonus_PG.mean()),
-        **{f"dropped/{reason}": float(count) for reason, count in shaped.dropped.items()},
-        **shaped.moved,
-    }
-
-
-def _extra_rollouts(
-    batch: Batch, passed_over: Batch | None, lesson: Lesson | None, anchors: Sequence[BaseAnchor]
-) -> dict[str, float]:
-    """Completions and tokens that a step drew, where it can draw more than it learns from, or than was asked for at first.
-
-    What the base model drew for its anchor, before the first step, counts with that.
-    """
-    drawn = [*batch.completions, *(() if lesson is None else lesson.refined.completions)]
-    drawn += () if passed_over is None else passed_over.completions
-    rollouts = len(drawn) + sum(anchor.drawn for anchor in anchors)
-    n_tokens = sum(completion.n_tokens or 0 for completion in drawn) + sum(anchor.tokens_drawn for anchor in anchors)
-    return {"rollouts": float(rollouts), "tokens": float(n_tokens)} | ({} if lesson is None else lesson.metrics)
-
-
-def _mean(values: np.ndarray) -> float | None:
-    return float(values.mean()) if values.size else None
-
-
-def _rollouts(
-    config: TrainConfig, batch: Batch, step: int, *, split: str, temperature: float | None, shaped: Shaped | None = None
-) -> list[Rollout]:
-    each = len(batch.completions) // len(batch.problems)
-    adv_B = None if shaped is None else (shaped.adv_PG + shaped.bonus_PG).ravel()
-    extra = {} if temperature is None else {"temperature": temperature}
-    return [
-        Rollout(
-            run_id=config.out.name,
-            split=split,
-            step=step,
-            group_id=batch.problems[row // each].id,
-            sample_index=row % each,
-            problem=batch.problems[row // each],
-            completion=completion,
-            grade=grade,
-            advantage=None if adv_B is None else float(adv_B[row]),
-            extra=extra,
-        )
-        for row, (completion, grade) in enumerate(zip(batch.completions, batch.grades, strict=True))
-    ]
-
-
-def _refined(config: TrainConfig, batch: Batch, lesson: Lesson, step: int) -> list[Rollout]:
-    """Refinements by the problem that they refine, apart from the completions that no critic has seen."""
-    each, refined = batch.answers_PG.shape[1], lesson.refined
-    return [
-        Rollout(
-            run_id=config.out.name,
-            split="refined",
-            step=step,
-            group_id=batch.problems[parent // each].id,
-            sample_index=row,
-            problem=replace(batch.problems[parent // each], prompt=refined.problems[row].prompt),
-            completion=refined.completions[row],
-            grade=refined.grades[row],
-            strategy="refined",
-            extra={"turn": 1, "parent_id": str(parent % each)},
-        )
-        for row, parent in enumerate(lesson.parents)
-    ]
 
 
 def _info(config: TrainConfig) -> RunInfo:
