@@ -283,6 +283,11 @@ def make_stated(arm: str, pairs: list[list[tuple[int, bool]]]) -> list[dict]:
     return rows
 
 
+def test_what_is_stated_most_is_told_with_its_share():
+    pairs = [[(3, True), (3, False), (2, False), (9, True)], [(2, True), (3, False), (0, True), (3, False)]]
+    assert confidence.Stated(make_stated("rlcr", pairs), "rlcr", 1.0).stated_most() == "2/9 and 3/9: 0.75 to 0.75"
+
+
 def test_calibration_agrees_with_another_library_and_a_slow_loop():
     pairs = [[(9, True), (9, False), (3, True), (0, False)], [(5, False), (5, True), (2, False), (8, True)]]
     found = confidence.Stated(make_stated("rlcr", pairs), "rlcr", 1.0)

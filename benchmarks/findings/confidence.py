@@ -99,6 +99,14 @@ class Stated:
     def n(self) -> int:
         return int(self.stated_SPL.shape[1])
 
+    def stated_most(self) -> str:
+        """The two confidences that are stated most, and which share of the statements they are: from the lowest to the highest seed."""
+        by_seed = self.stated_SPL.sum(axis=1)
+        most = np.sort(np.argsort(by_seed.sum(axis=0), kind="stable")[-2:])
+        shares = by_seed[:, most].sum(axis=1) / by_seed.sum(axis=1)
+        levels = " and ".join(f"{level}/{LEVELS - 1}" for level in most)
+        return f"{levels}: {shares.min():.2f} to {shares.max():.2f}"
+
     def _summed(self, weights_DP: Floats) -> tuple[Floats, Floats]:
         """Stated and right (S, D, L)."""
         stated, right = (np.einsum("dp,spl->sdl", weights_DP, counts) for counts in (self.stated_SPL, self.right_SPL))
@@ -137,6 +145,7 @@ def row(rows: Sequence[Row], arm: str, temperature: float) -> tuple[str, ...]:
         arm,
         told(mean_over(found.values("pass@1"), bounded=True), signed=False),
         f"{1 - found.values('unstated').sum() / drawn:.3f}",
+        found.stated_most(),
         told(resampled(found.error, found.n), signed=False),
         told(resampled(found.area, found.n), signed=False),
         told(resampled(found.area_within, found.n), signed=False),
@@ -159,6 +168,7 @@ def change(rows: Sequence[Row], temperature: float) -> tuple[str, ...]:
         "rlcr − binary",
         told(difference(new.values("pass@1"), old.values("pass@1"))),
         "",
+        "",
         *(told(of(name)) for name in ("error", "area", "area_within")),
         told(difference(new.values("vote"), old.values("vote"))),
         told(difference(new.values("weighted"), old.values("weighted"))),
@@ -172,6 +182,7 @@ def tables(rows: Sequence[Row]) -> str:
         "reward",
         "accuracy",
         "states a confidence",
+        "states most",
         "ECE",
         "AUROC",
         "within a problem",

@@ -1,10 +1,10 @@
 """Hard, medium and mixed problems: what each trains, how many rollouts teach nothing or break down, and what becomes of untouched tasks.
 
-    python -m benchmarks.findings.difficulty make     trains studies/difficulty.toml and asks, planned for 20 minutes on two cores
+    python -m benchmarks.findings.difficulty make     trains studies/difficulty.toml and asks, half an hour on two cores
     python -m benchmarks.findings.difficulty          the tables, from studies/results/difficulty
 
 Untouched: Countdown with four numbers from 10 to 25, where those of training are from 1 to 20, of which the base model solves 7 %; and with three
-numbers, of which it solves none: who solves them after training on four has them from elsewhere. A group teaches nothing where all
+numbers, of which it solves hardly any: who solves them after training on four has them from elsewhere. A group teaches nothing where all
 of its completions are right, or all wrong. Broken: no answer can be read, the text ran into its limit, or `text.degenerate` flags it.
 """
 
