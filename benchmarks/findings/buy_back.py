@@ -1,11 +1,12 @@
 """Can samples at inference buy back what training lost? 1 to 256 of them at equal tokens, for base, collapsed and preserved policies.
 
-    python -m benchmarks.findings.buy_back make     trains studies/buy-back.toml and, where it is not trained yet, two-loops.toml, and draws
-    python -m benchmarks.findings.buy_back          the tables, from studies/results/{buy-back,two-loops}/draws.parquet
+    python -m benchmarks.findings.buy_back make --direct     trains studies/buy-back.toml and draws, two cores
+    python -m benchmarks.findings.buy_back make --search     the same of studies/two-loops.toml, whose runs it shares, an H200
+    python -m benchmarks.findings.buy_back                   the tables, from studies/results/{buy-back,two-loops}/draws.parquet
 
-Some 4 minutes of an H200 after two_loops, whose runs it shares. Direct answers are of four-number Countdown (1.8 M parameters), search
-traces of three-number Countdown (0.45 M): a policy is compared with the base model of its own kind only. A policy that took more
-tokens for a sample gets fewer samples, on straight lines between the numbers of samples that were counted. Every policy is drawn at six temperatures; the tables take each at the one that is best for
+Direct answers are of four-number Countdown (0.34 M parameters), search traces of three-number Countdown (0.45 M): a policy is compared
+with the base model of its own kind only. A policy that took more tokens for a sample gets fewer samples, on straight lines between the
+numbers of samples that were counted. Every policy is drawn at six temperatures; the tables take each at the one that is best for
 pass@1 on the tuning split, and at 1. Vote gain, maj@64 − pass@1, is set against the answer entropy over all policies and temperatures.
 """
 
@@ -36,7 +37,7 @@ from benchmarks.findings.studied import Floats, table
 from equipoise.lab.study_config import BASE
 from equipoise.lab.study_numbers import difference
 
-STUDIES = {"direct": "buy-back", "search trace": "two-loops"}
+STUDIES = {"direct": "buy-back", "search": "two-loops"}
 FILE = "draws.parquet"
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # votes that are counted
 KEY = ("arm", "temperature", "split")
@@ -137,15 +138,17 @@ def tables(by_kind: dict[str, list[Row]]) -> str:
 
 
 def main() -> None:
-    given = asked(__doc__ or "")
+    given = asked(__doc__ or "", flags=tuple(STUDIES))
     configs = {kind: load_study(name, given.settings) for kind, name in STUDIES.items()}
+    named = [kind for kind in STUDIES if getattr(given, kind)] or list(STUDIES)
     if given.verb == "make":
-        for kind, config in configs.items():
+        for kind in named:
             say(kind)
-            run_study(config, jobs=given.jobs)
+            run_study(configs[kind], jobs=given.jobs)
             how = Drawing.asked(given)
-            ask_all(draw, policies_of(config), how, config.out / FILE, jobs=given.jobs)
-    print(tables({kind: read_rows(config.out / FILE) for kind, config in configs.items()}))
+            ask_all(draw, policies_of(configs[kind]), how, configs[kind].out / FILE, jobs=given.jobs)
+    files = {kind: configs[kind].out / FILE for kind in named}
+    print(tables({kind: read_rows(path) for kind, path in files.items() if path.exists()}))
 
 
 if __name__ == "__main__":
