@@ -35,6 +35,7 @@ class Arm:
     seed: int = 0
     device: str = "cpu"
     steps: int = 60
+    most_seconds: float | None = None  # no further step after so many
     prompts: int = 16
     samples: int = 16
     tokens: int = 12
@@ -63,7 +64,7 @@ def main(arm: Arm) -> dict[str, Any]:
 
     tiny = len(tokenizer) < 10_000
     capture = Blocks(f"{arm.out}/run", arm.block)
-    watch = Watch(arm.device)
+    watch = Watch(arm.device, arm.most_seconds)
     trainer = explore(GRPOTrainer)(
         model=model,
         processing_class=tokenizer,
@@ -163,19 +164,21 @@ class Blocks(Capture):
 
 
 class Watch(TrainerCallback):
-    """The seconds of every step, from the end of the one before."""
+    """The seconds of every step, from the end of the one before; training ends with the step in which they pass `most`."""
 
-    def __init__(self, device: str) -> None:
-        self.cuda, self.seconds = device.startswith("cuda"), []
+    def __init__(self, device: str, most: float | None) -> None:
+        self.cuda, self.most, self.seconds = device.startswith("cuda"), most, []
         self._last = 0.0
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self._last = self._now()
 
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         now = self._now()
         self.seconds.append(now - self._last)
         self._last = now
+        if self.most is not None and sum(self.seconds) >= self.most:
+            control.should_training_stop = True
 
     def _now(self) -> float:
         if self.cuda:

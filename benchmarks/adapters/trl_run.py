@@ -135,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     asked.add_argument("--overhead-steps", type=int, default=52, help="0: no overhead run")
     asked.add_argument("--overhead-tokens", type=int, default=128, help="of every completion of the overhead run")
+    asked.add_argument("--overhead-seconds", type=float, help="the overhead run ends after so many, whatever its steps")
     asked.add_argument("--json", type=Path, help="written anew after the overhead run and after all arms")
     how = asked.parse_args(argv)
     if how.tiny:
@@ -149,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if how.overhead_steps:
             tokens = 16 if how.tiny else how.overhead_tokens
             timed = replace(base, name="overhead", out=f"{home}/overhead", steps=how.overhead_steps, tokens=tokens)
-            found = run_arm(replace(timed, fixed_length=True, block=4))
+            found = run_arm(replace(timed, most_seconds=how.overhead_seconds, fixed_length=True, block=4))
             result["overhead"] = overhead(found)
             write(result, how.json)
         arms = [
@@ -172,7 +173,7 @@ def write(result: dict[str, Any], path: Path | None) -> None:
 
 
 def told_of(found: dict[str, Any]) -> dict[str, Any]:
-    left_out = ("folder", "out", "captured", "capture_seconds", "fixed_length", "block", "device")
+    left_out = ("folder", "out", "captured", "capture_seconds", "fixed_length", "block", "device", "most_seconds")
     return {key: value for key, value in found.items() if key not in left_out} | {"record_minus_log": agreement(found)}
 
 
