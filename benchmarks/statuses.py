@@ -20,15 +20,22 @@ learned values that the strategy does not use. Of a controller and the term whos
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
 from equipoise.catalogue.base import Loop
 from equipoise.catalogue.table import methods
+from equipoise.lab.study_numbers import difference
 from equipoise.measures.intervals import paired_difference
+from equipoise.measures.passk import pass_at_k_of
 
 HERE = Path(__file__).parent
 CURVE = "pass@64 to the curve at equal pass@1"
@@ -204,35 +211,78 @@ def _thinker() -> Iterator[Comparison]:
 
 
 def _studies() -> Iterator[Comparison]:
-    """Arms that differ from the arm they are compared with by one method."""
+    """Arms that differ by one method from the one that the study compares them with, or that have one more than any other."""
     for path in sorted((HERE.parent / "studies" / "results").glob("*/results.json")):
         study = json.loads(path.read_text())
-        for arm, recipe in study["recipes"].items():
-            against = recipe.get("against") or study["plain"]
-            plain = study["recipes"].get(against)
-            if arm == against or plain is None or recipe.get("made_of"):
+        trained = {arm: recipe for arm, recipe in study["recipes"].items() if not recipe.get("made_of")}
+        for arm, against in itertools.permutations(trained, 2):
+            mine, other = trained[arm], trained[against]
+            named = against == (mine.get("against") or study["plain"])
+            if not named and not _has_more(mine, other):
                 continue
-            if (name := _one_method(recipe["settings"]["method"], plain["settings"]["method"])) is None:
+            if (name := _one_method(mine["settings"]["method"], other["settings"]["method"])) is None:
                 continue
-            for row in study["differences"]:
-                measure = row["name"] in ("pass@1", f"pass@{study['k_max']}")
-                if measure and (row["arm"], row["against"], row["temperature"]) == (arm, against, study["headline"]):
-                    family, folder = FAMILY[_task_of(recipe)], f"studies/results/{path.parent.name}"
-                    yield _compare(name, f"`{against}`", folder, family, arm, row["name"], row)
+            family, folder = FAMILY[_task_of(mine)], f"studies/results/{path.parent.name}"
+            for k in (1, study["k_max"]):
+                gain = _paired(study, path.with_name("problems.parquet"), arm, against, k)
+                yield _compare(name, f"`{against}`", folder, family, arm, f"pass@{k}", gain)
+
+
+def _has_more(mine: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether one arm has all that another has, and methods beside it."""
+    lists = [slot for slot, chosen in mine["settings"]["method"].items() if isinstance(chosen, list)]
+    chosen, known = (each["settings"]["method"] for each in (mine, other))
+    return _beside(mine, lists) == _beside(other, lists) and all(
+        set(known[slot]) <= set(chosen[slot]) for slot in lists
+    )
+
+
+def _beside(recipe: dict[str, Any], lists: Sequence[str]) -> dict[str, Any]:
+    """All settings but those lists of methods, where a bonus goes, and the steps: what draws before the first one makes fewer."""
+    settings = dict(recipe["settings"])
+    free = {"method": (*lists, "bonus_on_answer"), "learning": ("steps",)}
+    for part, names in free.items():
+        settings[part] = {name: value for name, value in settings[part].items() if name not in names}
+    return settings
+
+
+def _paired(study: dict[str, Any], path: Path, arm: str, against: str, k: int) -> dict[str, Any]:
+    """The difference at the study's temperature: as the study has it, or from what both did on every problem."""
+    for row in study["differences"]:
+        if (row["arm"], row["against"], row["temperature"], row["name"]) == (
+            arm,
+            against,
+            study["headline"],
+            f"pass@{k}",
+        ):
+            return dict(row)
+    found = difference(*(_passed(path, each, study["headline"], k) for each in (arm, against)))
+    return {"low": found.low, "high": found.high}
+
+
+def _passed(path: Path, arm: str, temperature: float, k: int) -> NDArray[np.float64]:
+    """pass@k (S, P) of every seed on every problem."""
+    wanted = [("arm", "=", arm), ("temperature", "=", temperature)]
+    rows = pq.read_table(path, filters=wanted).sort_by([("seed", "ascending"), ("problem", "ascending")])
+    seeds = len(set(rows["seed"].to_pylist()))
+    return pass_at_k_of(rows["correct"].to_numpy(), rows["drawn"].to_numpy(), k).reshape(seeds, -1)
 
 
 def _one_method(mine: dict[str, Any], other: dict[str, Any]) -> str | None:
     """The method that one recipe has more than another, or in place of one; None where that is not one, or one of a module of its own."""
     more = {}
     for slot, chosen in mine.items():
-        specs, known = ([each] if isinstance(each, str) else each for each in (chosen, other[slot]))
-        if isinstance(specs, list):
-            more[slot] = {spec.partition(":")[0] for spec in specs} - {
-                spec.partition(":")[0] for spec in (known if isinstance(known, list) else [])
-            }
+        if isinstance(chosen, bool):
+            continue
+        here, there = ({spec.partition(":")[0] for spec in _specs(each)} for each in (chosen, other[slot]))
+        more[slot] = here - there
     names = more["controllers"] or set().union(*more.values())
     name = names.pop() if len(names) == 1 else None
     return None if name is None or "." in name else name
+
+
+def _specs(chosen: str | list[str] | None) -> list[str]:
+    return [chosen] if isinstance(chosen, str) else chosen or []
 
 
 def _task_of(recipe: dict[str, Any]) -> str:

@@ -22,7 +22,8 @@ from equipoise.errors import UsageError  # noqa: E402
 from equipoise.lab import blend as blend_file  # noqa: E402
 from equipoise.lab.blend import blend  # noqa: E402
 from equipoise.lab.blend_pick import choose_point, rule_of  # noqa: E402
-from equipoise.lab.interpolation import Line, interpolate, weights_of  # noqa: E402
+from equipoise.lab.interpolation import Line, weights_of  # noqa: E402
+from equipoise.models.blending import interpolate  # noqa: E402
 from equipoise.models.characters import Characters  # noqa: E402
 from equipoise.models.checkpoint import load_gpt, save_gpt  # noqa: E402
 from equipoise.models.gpt import GPT, GPTConfig  # noqa: E402

@@ -53,6 +53,19 @@ def test_both_arms_are_trained_evaluated_and_diagnosed(told):
         assert {n["name"] for n in arm["after"]} >= {"pass@1", "pass@16", "distinct_unsolved", "entropy", "kl_to_base"}
 
 
+def test_the_arms_are_grpo_and_preserve_with_equal_rollouts(told):
+    found, folder = told
+    plain, kept = (json.loads((folder / arm / "run.json").read_text())["settings"] for arm in ("plain", "kept"))
+    assert [arm["title"] for arm in found["arms"]] == ["GRPO", "preserve"]
+    assert (plain["recipe"], kept["recipe"]) == ("grpo", "preserve")
+    assert plain["sampling"] == kept["sampling"]
+    assert kept["method"]["regularisers"] == ["kl:coef=0.05,kind=exact"]
+    # Half of the recipe's rows for half of its batch.
+    assert kept["method"]["demonstrations"] == ["rare_replay:rows=96,coef=0.5"]
+    assert (kept["learning"]["ema"], kept["learning"]["blend"]) == (0.95, 0.7)
+    assert {**kept["learning"], "ema": None, "blend": None} == plain["learning"]
+
+
 def test_differences_are_those_of_the_recorded_problems(told):
     found, folder = told
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from equipoise.base import Diagnosis, Estimate, Finding, Prescription
-from equipoise.diagnosis.judge import judge
-from equipoise.diagnosis.prescribe import _merge
+from equipoise.diagnosis.judge import Judgement, judge
+from equipoise.diagnosis.prescribe import _merge, prescribe, recorded_kl
 from equipoise.diagnosis.verdict import diagnose
 from equipoise.lab.synthetic import World
 from equipoise.lab.synthetic_run import make_baseline, make_run
@@ -76,3 +76,27 @@ def test_what_the_linter_calls_inert_is_not_prescribed():
     assert settings == {}
     _merge(settings, "kl", coef=0.01)
     assert settings["trl"] == {"beta": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("settings", "coef"),
+    [
+        ({}, None),
+        ({"method": {"regularisers": ["entropy_bonus:coef=0.3", "kl:coef=0.05,kind=exact"]}}, 0.05),
+        ({"method": {"regularisers": ["kl"]}}, 0.01),  # the catalogue's own
+        ({"beta": 0.02, "exploration": ["band:low=0.2"]}, 0.02),
+        ({"beta": 0.02, "exploration": ["kl:coef=0.04"]}, 0.04),
+        ({"beta": 0.0}, None),
+        ({"beta": "0.02", "method": "grpo", "exploration": ["kl:", 3, None]}, None),  # any file may say it
+    ],
+)
+def test_the_kl_that_a_run_had_is_read_from_its_settings(settings, coef):
+    assert recorded_kl(settings) == coef
+
+
+@pytest.mark.parametrize(("had", "told"), [({}, 0.01), ({"beta": 0.004}, 0.01), ({"beta": 0.05}, 0.1)])
+def test_a_run_that_collapsed_with_a_kl_is_told_a_larger_one(had, told):
+    failing = Judgement("training-time entropy collapse", 0.9, {"training": "failing", "inference": "unknown"}, ())
+    found = prescribe(failing, {}, had)
+    assert found.settings["trl"] == {"beta": told}
+    assert ("although the run has a KL" in found.why) == (told == 0.1)

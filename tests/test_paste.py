@@ -16,10 +16,10 @@ from equipoise.adapters import trl_plan
 from equipoise.adapters.group_rows import group_advantages
 from equipoise.adapters.outcome_board import OutcomeBoard, workers_needed
 from equipoise.adapters.trl_groups import MEASURED, GroupShaper
-from equipoise.adapters.trl_plan import Exploration
+from equipoise.adapters.trl_plan import Exploration, with_recipe
 from equipoise.catalogue.hosts import HOSTS
-from equipoise.catalogue.paste import GROUPS_GET, LOSS_GETS, Paste, paste_for, pastes
-from equipoise.catalogue.table import find_method, methods
+from equipoise.catalogue.paste import GROUPS_GET, LOSS_GETS, Paste, paste_for, pastes, recipe_pastes
+from equipoise.catalogue.table import find_method, find_recipe, methods
 from equipoise.catalogue.verl_keys import ENV, PREFIX, TERMS, WORKERS
 from equipoise.diagnosis.prescribe import _pasted
 from equipoise.errors import UsageError
@@ -93,6 +93,27 @@ def test_the_trl_adapter_takes_what_is_printed_and_refuses_what_is_not(name):
     assert trl_plan.read_spec(spec)[1] == find_method(name).settings
     # `correct=` is in the line exactly where the mixin asks for it.
     assert ("correct" in given) == (shaper.needs_verdicts or bool(asked.demonstrations))
+
+
+def test_a_recipe_s_lines_name_it_and_the_last_blends():
+    (trl, own) = recipe_pastes(find_recipe("preserve"))
+    assert (trl.host, own.host) == ("trl", "equipoise")
+    assert asked_of_trl(trl.lines[0]) == {"recipe": "preserve", "correct": "accuracy_reward"}
+    assert trl.lines[1] == "equipoise blend MODEL CHECKPOINT/average --at 0.7 -o FOLDER"
+    assert own.lines == ("equipoise train recipe=preserve out=FOLDER",)
+    (grpo, _) = recipe_pastes(find_recipe("grpo"))
+    assert [asked_of_trl(line) for line in grpo.lines] == [{"recipe": "grpo"}]
+    # Its length penalty is a reward function in TRL.
+    assert [found.host for found in recipe_pastes(find_recipe("dapo"))] == ["equipoise"]
+
+
+def test_parts_that_are_given_replace_those_of_a_recipe():
+    whole = with_recipe(Exploration(), find_recipe("preserve"))
+    assert whole.specs == ("kl:coef=0.05,kind=exact", "rare_replay:rows=192,coef=0.5")
+    own = with_recipe(Exploration.of("rare_replay:rows=8", "batch_exploration"), find_recipe("preserve"))
+    assert own.regularisers == ("kl:coef=0.05,kind=exact",)
+    assert own.demonstrations == ("rare_replay:rows=8",)
+    assert own.bonuses == ("batch_exploration",)
 
 
 def test_rewards_are_reward_functions_of_the_adapter():

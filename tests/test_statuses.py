@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import statuses
@@ -99,10 +101,10 @@ def test_arms_that_are_baselines_or_were_used_to_choose_are_not_counted():
     assert counts["mind_evolution", "benchmarks/evolution"] == 4 * 3 * 2  # best of N has its name, and is the baseline
     assert counts["settled", "benchmarks/infer"] == 4 * 4
     assert sum(n for (_, folder), n in counts.items() if folder == "benchmarks/steps") == 17 + 6
-    assert (
-        counts["batch_exploration", "studies/results/collapse"] == 2
-    )  # pass@1 and pass@64, not the arm that has a KL too
-    assert counts["kl", "studies/results/collapse"] == 2 * 2  # the exact one and k3
+    # pass@1 and pass@64: against GRPO, and with a KL against that KL alone
+    assert counts["batch_exploration", "studies/results/collapse"] == 2 * 2
+    # the exact one and k3 against GRPO, the exact one with batch exploration against that alone
+    assert counts["kl", "studies/results/collapse"] == 3 * 2
     assert counts["adaptive_entropy", "studies/results/collapse"] == 2  # though its arm has the term that it moves
     assert ("entropy_bonus", "studies/results/smollm2") not in counts
 
@@ -126,3 +128,40 @@ def test_a_status_falls_with_its_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("loop", "page"), [("inference", "docs/infer.md"), ("training", "docs/control.md")])
 def test_the_table_in_the_page_is_that_of_the_results(loop, page):
     assert write_table(loop) in (ROOT / page).read_text()
+
+
+def recipe(method: dict, **settings) -> dict:
+    return {"settings": {"task": "countdown", "method": method, "learning": {"steps": 4}, **settings}}
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "more"),
+    [
+        (recipe({"bonuses": ["a", "b:x=1"]}), recipe({"bonuses": ["a"]}), True),
+        (recipe({"bonuses": ["a"]}), recipe({"bonuses": ["a", "b"]}), False),
+        (recipe({"bonuses": ["a:x=2", "b"]}), recipe({"bonuses": ["a:x=1"]}), False),  # not the same a
+        (recipe({"bonuses": ["a"], "advantage": "c"}), recipe({"bonuses": [], "advantage": "d"}), False),
+        (recipe({"bonuses": ["a"]}, learning={"steps": 3}), recipe({"bonuses": []}), True),
+        (recipe({"bonuses": ["a"]}, seed=1), recipe({"bonuses": []}, seed=2), False),
+    ],
+)
+def test_an_arm_is_compared_with_one_that_has_all_but_a_method(mine, other, more):
+    assert statuses._has_more(mine, other) is more
+
+
+def test_what_a_study_does_not_compare_is_compared_problem_by_problem(tmp_path):
+    # Two problems and two samples: 1 of 2 and 2 of 2 right against 0 and 1, at temperature 1, whatever the order of the rows.
+    rows = [
+        ("a", 0, 1.0, "q", 2, 2),
+        ("a", 0, 1.0, "p", 1, 2),
+        ("b", 0, 1.0, "p", 0, 2),
+        ("b", 0, 1.0, "q", 1, 2),
+        ("a", 0, 0.5, "p", 2, 2),
+    ]
+    names = ("arm", "seed", "temperature", "problem", "correct", "drawn")
+    path = tmp_path / "problems.parquet"
+    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), path)
+    assert statuses._passed(path, "a", 1.0, 1).tolist() == [[0.5, 1.0]]
+    assert statuses._passed(path, "b", 1.0, 2).tolist() == [[0.0, 1.0]]
+    kept = {"arm": "a", "against": "b", "temperature": 1.0, "name": "pass@1", "low": 0.25, "high": 0.75}
+    assert statuses._paired({"differences": [kept], "headline": 1.0}, path, "a", "b", 1) == kept

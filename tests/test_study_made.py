@@ -43,6 +43,10 @@ MADE = {
         ),
         ({"a": {}, "b": {"of": "a"}}, "b is a itself: set blend below 1, or ema"),
         ({"a": {}, "b": {"of": "a", "ema": True}}, "a moving average that a does not keep"),
+        (
+            {"a": {"learning": {"blend": 0.5}}},
+            "arm a has learning.blend, and a study looks at the weights that were trained",
+        ),
         ({"a": {}, "b": {"of": "a", "blend": 0.5, "learning": {"lr": 1e-3}}}, "b is made of a and trains nothing"),
     ],
 )
@@ -113,7 +117,7 @@ def test_a_run_without_blend_and_average_is_finished_as_before(tmp_path):
     config = tiny(tmp_path, seeds=(0,), arms={"grpo": {}})
     study(config)
     told = json.loads((config.out / "runs" / "grpo-0" / "finished.json").read_text())["settings"]
-    assert not {"blend", "ema"} & {*told, *told["config"]["learning"]}
+    assert not {"blend", "ema", "recipe"} & {*told, *told["config"], *told["config"]["learning"]}
 
 
 def test_another_evaluation_seed_poses_other_problems(tmp_path):

@@ -25,8 +25,8 @@ from equipoise.training.recipe import TrainConfig
 from equipoise.views.live.state import Live
 
 # All that keeps a state from step to step: controllers and a schedule, the outcome counter, the curriculum, the optimiser, draws of
-# tokens, completions that are kept to be imitated, the average of the weights; and steps that are refilled from the same
-# curriculum, and refined.
+# tokens, completions that are kept to be imitated, the average of the weights, of which a blend is handed over; and steps that are
+# refilled from the same curriculum, and refined.
 SETTINGS = {
     "method": {
         "surrogate": "clip_cov_step:share=0.1,low=0.01,high=9",
@@ -46,7 +46,7 @@ SETTINGS = {
     },
     "sampling": {"prompts": 4, "samples": 4, "pool": 16, "refills": 2, "most_prompts": 7},
     "evaluation": {"problems": 4, "samples": 4, "every": 2},
-    "learning": {"updates": 2, "rows": 7, "steps": 6, "ema": 0.5},
+    "learning": {"updates": 2, "rows": 7, "steps": 6, "ema": 0.5, "blend": 0.7},
 }
 
 
@@ -78,7 +78,10 @@ def assert_same(folder, whole, *, rollouts=True):
         assert read_rollouts(folder) == read_rollouts(whole)
     (step, found), (last, expected) = complete_checkpoints(folder)[-1], complete_checkpoints(whole)[-1]
     assert step == last
-    for name in ("model.safetensors", "optimiser.safetensors", "ema.safetensors", "state.json"):
+    for name in (
+        *("model.safetensors", "optimiser.safetensors", "ema.safetensors", "blend.safetensors"),
+        "state.json",
+    ):
         assert (found / name).read_bytes() == (expected / name).read_bytes(), name
 
 

@@ -13,7 +13,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 RESULTS = Path(__file__).resolve().parents[2] / "studies" / "results"
-WHOLE = ("collapse", "collapse-cpu", "smollm2")  # the studies of many arms on fresh problems, not made for one question
+WHOLE = (
+    "collapse",
+    "collapse-cpu",
+    "smollm2",
+    "frontier",
+    "held-out-trips",
+)  # the studies of many arms on fresh problems, not made for one question
 Floats = NDArray[np.float64]
 
 

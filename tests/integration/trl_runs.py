@@ -78,7 +78,17 @@ def exploring(out: Path | str, *specs: str, kind: type | None = None, **settings
 
     from equipoise.adapters.trl import explore
 
-    ours = ("capture", "correct", "read", "eval_dataset", "callbacks", "rollout_func", "exploration", "average")
+    ours = (
+        "capture",
+        "correct",
+        "read",
+        "eval_dataset",
+        "callbacks",
+        "rollout_func",
+        "exploration",
+        "average",
+        "recipe",
+    )
     given = {name: settings.pop(name) for name in ours if name in settings}
     given.setdefault("exploration", list(specs))
     given.setdefault("correct", "right")

@@ -2,6 +2,7 @@
 
     from equipoise.adapters.trl import explore
     trainer = explore(GRPOTrainer)(…, exploration=["clip_cov_step", "band:low=0.2,high=0.6"], capture="runs/a", correct="right")
+    trainer = explore(GRPOTrainer)(…, recipe="preserve", correct="right")
 
     ours                              TRL's
     clip_low, clip_high               epsilon, epsilon_high: distances from 1; with loss_type='cispo' the second is the cap itself

@@ -19,14 +19,16 @@ from typing import Any
 from torch import Tensor
 from transformers import TrainerCallback
 
-from equipoise.adapters.trl_average import AverageWeights
+from equipoise.adapters.trl_average import FOLDER, AverageWeights
 from equipoise.adapters.trl_capture import Capture
 from equipoise.adapters.trl_explore import Exploring
 from equipoise.adapters.trl_loss import build_objective, reads
-from equipoise.adapters.trl_plan import as_exploration, plan_run, set_options
+from equipoise.adapters.trl_plan import as_exploration, plan_run, set_options, with_recipe
 from equipoise.adapters.trl_texts import Read
 from equipoise.adapters.unsloth import refuse_unsloth
 from equipoise.adapters.versions import check_version
+from equipoise.catalogue.base import Recipe
+from equipoise.catalogue.table import find_recipe
 from equipoise.errors import UsageError
 from equipoise.text.answers import read_answer
 
@@ -38,7 +40,8 @@ class ExplorationMixin:
 
     `exploration`: specs such as "clip_cov_step:share=0.0002", an `Exploration`, or an `equipoise.recipe`. `capture`: a run folder, or a `Capture`.
     `correct`: the reward function whose 1 means that a completion is right. `read`: text → the answer that it states. `average`: decay of a
-    moving average of the weights, kept in `self.average` and saved with every checkpoint.
+    moving average of the weights, kept in `self.average` and saved with every checkpoint. `recipe`: one of the catalogue by its name, its
+    methods and its average; what is given beside it replaces its part.
     """
 
     beta: float  # TRL's
@@ -51,6 +54,7 @@ class ExplorationMixin:
         correct: str | None = None,
         read: Read = read_answer,
         average: float | None = None,
+        recipe: str | None = None,
         **kwargs: Any,
     ) -> None:
         check_version("trl")
@@ -59,6 +63,9 @@ class ExplorationMixin:
         if config is None:
             raise UsageError("exploration sets options of the trainer: give args=GRPOConfig(…)")
         asked = as_exploration(exploration)
+        row = None if recipe is None else find_recipe(recipe)
+        if row is not None:
+            asked, average = with_recipe(asked, row), row.ema if average is None else average
         plan = plan_run(asked, config)
         set_options(config, plan.options)
         objective = build_objective(plan.ours)
@@ -83,7 +90,7 @@ class ExplorationMixin:
         if self.average is not None:
             self.add_callback(self.average)  # type: ignore[attr-defined]
         if self.is_world_process_zero():  # type: ignore[attr-defined]
-            for line in plan.told:
+            for line in (*plan.told, *_to_blend(row, config)):
                 logger.warning("equipoise: %s", line)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -122,6 +129,16 @@ class ExplorationMixin:
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
         if self._exploring is not None and checkpoint is not None:
             self._exploring.restore(Path(checkpoint))
+
+
+def _to_blend(recipe: Recipe | None, config: Any) -> tuple[str, ...]:
+    """What is left to do when training has ended."""
+    if recipe is None or recipe.blend is None:
+        return ()
+    trained = Path(config.output_dir, "checkpoint-N", *(() if recipe.ema is None else (FOLDER,)))
+    return (
+        f"{recipe.name} hands over a blend; after training: equipoise blend MODEL {trained} --at {recipe.blend:g} -o FOLDER",
+    )
 
 
 class _Boundaries(TrainerCallback):  # type: ignore[misc]  # Any where transformers is not installed

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
-from equipoise.catalogue.base import Method
+from equipoise.catalogue.base import Method, Recipe
 from equipoise.catalogue.build import read_spec
 from equipoise.catalogue.lint import lint
 from equipoise.catalogue.settings import SLOTS, settings_for
@@ -213,3 +213,9 @@ def as_exploration(asked: Any) -> Exploration:
     if hasattr(asked, "surrogate"):
         return Exploration.of_recipe(asked)
     return Exploration.of(*((asked,) if isinstance(asked, str) else asked or ()))
+
+
+def with_recipe(given: Exploration, recipe: Recipe) -> Exploration:
+    """The recipe's methods, but for the parts that are given: one of them replaces the recipe's, as in our own trainer."""
+    said = {its.name: getattr(given, its.name) for its in fields(given) if getattr(given, its.name) != its.default}
+    return replace(Exploration.of(*recipe.specs), **said)

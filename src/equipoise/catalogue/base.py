@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from equipoise.specs import write_spec
+
 Loop = Literal["training", "inference"]
 Kind = Literal[
     "ratio_clip",  # a surrogate that bounds the policy ratio: on-policy it is plain policy gradient
@@ -55,7 +57,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Methods chosen together, with the batch they were reported with."""
+    """Methods chosen together, with the batch they were reported with, and what becomes of the weights."""
 
     name: str
     about: str
@@ -64,6 +66,18 @@ class Recipe:
     completions_per_prompt: int
     updates_per_step: int
     paper: str
+    ema: float | None = None  # decay of a moving average of the weights over the steps; None: none is kept
+    # What is handed over: so far from the base to the weights, the averaged ones where there is an average; None: the weights.
+    blend: float | None = None
+
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """Its methods as on the command line."""
+        return tuple(write_spec(name, settings) for name, settings in self.methods.items())
+
+    @property
+    def link(self) -> str:
+        return f"https://arxiv.org/abs/{self.paper}"
 
 
 @dataclass(frozen=True, slots=True)

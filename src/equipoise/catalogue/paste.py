@@ -11,11 +11,11 @@ adapter from every line, and from none for what it refuses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from equipoise.catalogue.base import Method
+from equipoise.catalogue.base import Method, Recipe
 from equipoise.catalogue.hosts import HOSTS
 from equipoise.catalogue.settings import as_lines, settings_for
 from equipoise.catalogue.table import find_method, is_built
@@ -85,6 +85,19 @@ def pastes(method: Method | str, **values: Any) -> tuple[Paste, ...]:
     return tuple(found for host in HOSTS if (found := paste_for(method, host, **values)) is not None)
 
 
+def recipe_pastes(recipe: Recipe) -> tuple[Paste, ...]:
+    """The lines that run a whole recipe, for the hosts that take it by its name, in the order of the hosts."""
+    chosen = [find_method(name) for name in recipe.methods]
+    found = [Paste("equipoise", (f"equipoise train recipe={recipe.name} out=FOLDER",))]
+    if all("trl" in method.hosts or _fed_by_trl(method) for method in chosen):
+        lines = [f"explore(GRPOTrainer)(…, recipe={recipe.name!r}{_verdicts(chosen)})"]
+        if recipe.blend is not None:
+            trained = "CHECKPOINT" if recipe.ema is None else "CHECKPOINT/average"
+            lines.append(f"equipoise blend MODEL {trained} --at {recipe.blend:g} -o FOLDER")
+        found.insert(0, Paste("trl", tuple(lines), _needs_trl("explore")))
+    return tuple(found)
+
+
 def _into_trl(method: Method, chosen: Mapping[str, Any]) -> Paste | None:
     if method.name in _REWARDS:
         function, listed = _REWARDS[method.name]
@@ -93,9 +106,16 @@ def _into_trl(method: Method, chosen: Mapping[str, Any]) -> Paste | None:
     if not _fed_by_trl(method):
         return None
     beside = [_BESIDE[method.name].format(**chosen)] if method.name in _BESIDE else []
-    verdicts = f", correct='{_RIGHT}'" if "correct_PG" in method.inputs or method.name in _IMITATED else ""
     specs = [*beside, write_spec(method.name, chosen)]
-    return Paste("trl", (f"explore(GRPOTrainer)(…, exploration={specs!r}{verdicts})",), _needs_trl("explore"))
+    return Paste(
+        "trl", (f"explore(GRPOTrainer)(…, exploration={specs!r}{_verdicts([method])})",), _needs_trl("explore")
+    )
+
+
+def _verdicts(chosen: Sequence[Method]) -> str:
+    """The argument that says what is right, where one of these asks."""
+    asked = any("correct_PG" in method.inputs or method.name in _IMITATED for method in chosen)
+    return f", correct='{_RIGHT}'" if asked else ""
 
 
 def _fed_by_trl(method: Method) -> bool:

@@ -106,6 +106,7 @@ REWARDS: tuple[Method, ...] = (
         results=(
             "studies/results/collapse",
             "studies/results/collapse-cpu",
+            "studies/results/frontier",
             "studies/results/history",
             "studies/results/smollm2",
         ),
@@ -273,6 +274,8 @@ REWARDS: tuple[Method, ...] = (
             "once=true counts every text of a problem once, so that rare solutions weigh as much as common ones",
             "numbers are ours",
         ),
+        status="mixed",
+        results=("studies/results/frontier",),
     ),
     Method(
         "rare_replay",
@@ -289,6 +292,8 @@ REWARDS: tuple[Method, ...] = (
             "most_rate=1 keeps every right completion: rejection sampling beside the policy gradient",
             "numbers are ours",
         ),
+        status="proven",
+        results=("studies/results/frontier", "studies/results/held-out-trips"),
     ),
     Method(
         "diverse_demonstrations",

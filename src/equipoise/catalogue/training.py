@@ -265,7 +265,12 @@ TRAINING: tuple[Method, ...] = (
         equation="as clip_cov, means and N over the step",
         inputs=_POLICY,
         status="mixed",
-        results=("studies/results/collapse", "studies/results/collapse-cpu"),
+        results=(
+            "studies/results/collapse",
+            "studies/results/collapse-cpu",
+            "studies/results/frontier",
+            "studies/results/held-out-trips",
+        ),
     ),
     Method(
         "kl_cov",
@@ -374,10 +379,12 @@ TRAINING: tuple[Method, ...] = (
         ),
         equation="L = coef (exp(-d) - 1 + d), d = ln pi - ln pi_ref (k3); or k1 d, k2 d^2 / 2, exact",
         inputs=("logp_BT", "mask_BT", "ref_logp_BT"),
-        status="mixed",
+        status="proven",
         results=(
             "studies/results/collapse",
             "studies/results/collapse-cpu",
+            "studies/results/frontier",
+            "studies/results/held-out-trips",
             "studies/results/kl-estimators",
             "studies/results/smollm2",
         ),
@@ -393,7 +400,7 @@ TRAINING: tuple[Method, ...] = (
         traps=("loads a second copy of the model", "the ratio is not clipped"),
         equation="L = coef r (exp(-d) - 1 + d), d = ln pi - ln pi_ref",
         inputs=("logp_BT", "old_logp_BT", "mask_BT", "ref_logp_BT"),
-        status="neutral",
+        status="mixed",
         results=("studies/results/kl-estimators",),
     ),
     Method(
@@ -484,5 +491,16 @@ RECIPES: tuple[Recipe, ...] = (
         completions_per_prompt=16,
         updates_per_step=1,
         paper="2505.22312",
+    ),
+    Recipe(
+        "preserve",
+        about="an exact KL to the base, rare right completions imitated, the average of the weights blended with the base",
+        methods={"kl": {"coef": 0.05, "kind": "exact"}, "rare_replay": {"rows": 192, "coef": 0.5}},
+        prompts_per_step=64,
+        completions_per_prompt=16,
+        updates_per_step=1,
+        paper="2406.16768",  # average and blend; the numbers are ours
+        ema=0.99,
+        blend=0.7,
     ),
 )

@@ -17,7 +17,9 @@ def blend(
         str,
         typer.Argument(help="the model before training: a small GPT file, a run folder, or what transformers loads"),
     ],
-    trained: Annotated[str, typer.Argument(help="the same model after it; of a run folder the newest checkpoint")],
+    trained: Annotated[
+        str, typer.Argument(help="the same model after it; of a run folder what its newest checkpoint hands over")
+    ],
     task: Annotated[
         str | None,
         typer.Option(help="problems to measure on, e.g. countdown:numbers=4; default: the run's own, else countdown"),

@@ -70,7 +70,7 @@ def _write_report(found: Demo, out: Path) -> Path | None:
 def _show(found: Demo) -> None:
     from equipoise.cli.card import print_card
     from equipoise.cli.tables import lay_out
-    from equipoise.lab.demo import PLAIN, TITLES
+    from equipoise.lab.demo import KEPT, PLAIN, TITLES
     from equipoise.lab.demo_spending import WAYS
 
     for arm in found.arms:
@@ -86,7 +86,7 @@ def _show(found: Demo) -> None:
     typer.echo("")
     for arm in found.arms:
         typer.echo(f"{TITLES[arm.name]} against the base model: {_differences(arm.changes)}.")
-    typer.echo(f"Kept against {TITLES[PLAIN]}: {_differences(found.kept_minus_plain)}.")
+    typer.echo(f"{TITLES[KEPT]} against {TITLES[PLAIN]}: {_differences(found.kept_minus_plain)}.")
 
 
 def _numbers(found: Evaluated) -> tuple[str, ...]:

@@ -26,6 +26,8 @@ def train(
     """Train a model by reinforcement learning, and evaluate it before and after.
 
     Example: equipoise train grpo.toml out=runs/high method.surrogate=clip_higher
+
+    Example: equipoise train out=runs/broad recipe=preserve
     """
     from importlib.util import find_spec
 
@@ -55,6 +57,9 @@ def train(
             print_estimates([number for one in evaluated for number in one.estimates])
             typer.echo()
     typer.echo(safe_text(f"{many(trained.steps, 'step')}, {trained.seconds:,.0f} s: {trained.folder}", 1000))
+    if chosen.learning.blend is not None:
+        what = "weights" if chosen.learning.ema is None else f"average of the weights ({chosen.learning.ema:g})"
+        typer.echo(f"handed over: {chosen.learning.blend:g} of the way from the base to the {what}")
 
 
 def _split(words: list[str]) -> tuple[Path | None, list[str]]:

@@ -2,7 +2,7 @@
 
 | verdict | now | at the next round |
 | --- | --- | --- |
-| training-time entropy collapse | KL to the base model, in the loss of a run restarted from before the loss | |
+| training-time entropy collapse | KL to the base model, in the loss of a run restarted from before the loss; twice the one it had | |
 | inference-time variance inflation | cap thinking at the best budget, spend the rest on parallel samples and a vote | a Brier term in the reward; no overly hard samples |
 | both | the training fix; the cap until it is trained | as above |
 """
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from equipoise.base import Estimate, Prescription
+from equipoise.catalogue.build import read_spec
 from equipoise.catalogue.hosts import HOSTS
 from equipoise.catalogue.lint import lint
 from equipoise.catalogue.paste import paste_for
@@ -21,6 +23,7 @@ from equipoise.catalogue.settings import as_lines, settings_for
 from equipoise.catalogue.setup import Setup
 from equipoise.catalogue.table import find_method
 from equipoise.diagnosis.judge import Judgement
+from equipoise.errors import UsageError
 from equipoise.text.display import many
 
 # What the next training should change too, and why.
@@ -32,8 +35,13 @@ NEXT = {
 KL_COEF = 0.01
 
 
-def prescribe(found: Judgement, estimates: Mapping[str, list[Estimate]]) -> Prescription:
-    """The action for a verdict. A host that has no such setting, or whose code is not there yet, gets None."""
+def prescribe(
+    found: Judgement, estimates: Mapping[str, list[Estimate]], recorded: Mapping[str, Any] = MappingProxyType({})
+) -> Prescription:
+    """The action for a verdict. A host that has no such setting, or whose code is not there yet, gets None.
+
+    `recorded`: the settings of the run, as its record has them.
+    """
     failing = {loop for loop, state in found.states.items() if state == "failing"}
     if not failing:
         return _nothing(found)
@@ -42,11 +50,9 @@ def prescribe(found: Judgement, estimates: Mapping[str, list[Estimate]]) -> Pres
     why: list[str] = []
     later: dict[str, dict[str, Any]] = {}
     if "training" in failing:
-        now["kl"] = {"coef": KL_COEF}
-        why.append(
-            f"Entropy drains where it is needed: go back to the last checkpoint before the loss and train on with KL to the base model "
-            f"(coefficient {KL_COEF:g}), which acts on every update, on-policy ones too."
-        )
+        coef, reason = _kl_to_set(recorded_kl(recorded))
+        now["kl"] = {"coef": coef}
+        why.append(reason)
     if "inference" in failing:
         best, samples = _best_budget(estimates)
         now |= {"majority": {"n": samples}, "cap": {"tokens": best}}
@@ -70,6 +76,38 @@ def prescribe(found: Judgement, estimates: Mapping[str, list[Estimate]]) -> Pres
         tuple(f"next training: {NEXT[name]} (equipoise methods {name})" for name in later),
         tuple(next_lines.values()),
     )
+
+
+def _kl_to_set(had: float | None) -> tuple[float, str]:
+    """The coefficient for the next run, and why."""
+    back = "go back to the last checkpoint before the loss and train on with"
+    if had is None or had < KL_COEF:
+        return KL_COEF, (
+            f"Entropy drains where it is needed: {back} KL to the base model (coefficient {KL_COEF:g}), which acts on every update, "
+            "on-policy ones too."
+        )
+    return 2 * had, (
+        f"Entropy drains where it is needed, although the run has a KL to the base model (coefficient {had:g}): {back} {2 * had:g}, or with the "
+        "recipe preserve, which keeps more beside a KL (equipoise methods preserve)."
+    )
+
+
+def recorded_kl(settings: Mapping[str, Any]) -> float | None:
+    """The coefficient of the KL to the base that a run's settings name, ours or TRL's `beta`; None: they name none."""
+    method = settings.get("method")
+    lists = [method.get("regularisers") if isinstance(method, Mapping) else None, settings.get("exploration")]
+    named = [_coef_of(spec) for specs in lists if isinstance(specs, list | tuple) for spec in specs]
+    known = [each for each in (*named, settings.get("beta")) if isinstance(each, int | float) and each > 0]
+    return max(known, default=None)
+
+
+def _coef_of(spec: Any) -> Any:
+    """Of a spec of the catalogue's KL. The record is a file of others: what is no spec is passed over."""
+    try:
+        name, given = read_spec(spec) if isinstance(spec, str) else ("", {})
+    except UsageError:
+        return None
+    return {**find_method("kl").settings, **given}.get("coef") if name == "kl" else None
 
 
 def _nothing(found: Judgement) -> Prescription:

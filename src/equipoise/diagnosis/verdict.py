@@ -88,7 +88,7 @@ def diagnose_evidence(
         findings=(*_ordered(found), *headlines.show_headlines(numbers, k=depth)),
         missing=what_is_missing(found, numbers, evidence, baseline),
         would_change=_would_change(found),
-        prescription=prescribe(found, numbers),
+        prescription=prescribe(found, numbers, evidence.run.info.settings),
         n_prompts=evidence.n_prompts,
         n_rollouts=len(evidence.answers),
         warnings=tuple(warnings),

@@ -1,8 +1,4 @@
-"""Two models of one architecture, and the models on the straight line between their weights.
-
-θ(λ) = θ_base + λ (θ_trained − θ_base): linear interpolation of a model and its fine-tuned self, as in WiSE-FT
-(https://arxiv.org/abs/2109.01903) and, for policies trained by RL, WARP (https://arxiv.org/abs/2406.16768).
-"""
+"""Two models of one architecture, and the models on the straight line between their weights (`models.blending`)."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import UsageError
+from equipoise.models.blending import interpolate
 from equipoise.models.characters import FIRST
 from equipoise.models.checkpoint import save_gpt
 from equipoise.models.gpt import GPT
@@ -72,20 +69,6 @@ class Line:
 
         pretrained.save_transformers(folder, self.model, self.tokens)  # type: ignore[arg-type]
         return folder
-
-
-def interpolate(base: Mapping[str, Tensor], trained: Mapping[str, Tensor], point: float) -> dict[str, Tensor]:
-    """base + point · (trained − base), at least in float32, then in the dtype of the inputs; at 0 and 1 the inputs themselves."""
-    if point in (0, 1):
-        return dict(trained if point == 1 else base)
-    return {name: _between(tensor, trained[name], point) for name, tensor in base.items()}
-
-
-def _between(base: Tensor, trained: Tensor, point: float) -> Tensor:
-    if not base.is_floating_point() or torch.equal(base, trained):
-        return base  # integers are equal, see `check_alike`; a constant may hold −∞, which has no difference to itself
-    wide = torch.promote_types(base.dtype, torch.float32)
-    return torch.lerp(base.to(wide), trained.to(wide), point).to(base.dtype)
 
 
 def weights_of(model: Any) -> dict[str, Tensor]:

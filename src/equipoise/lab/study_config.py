@@ -178,6 +178,11 @@ class StudyConfig(Strict):
                 config = self.train_config(name, seed=0, out=Path())
             except ValidationError as problem:
                 raise ValueError(f"arm {name}: {problem.errors()[0]['msg'].removeprefix('Value error, ')}") from problem
+            if config.learning.blend is not None:
+                raise ValueError(
+                    f"arm {name} has learning.blend, and a study looks at the weights that were trained: leave it out "
+                    f'("none" with a recipe), and add an arm with of = "{name}" and blend'
+                )
             counts[name] = (rollouts_of(config), config.sampling.max_tokens)
         usual = Counter(counts.values()).most_common(1)[0][0]
         for name, found in counts.items():

@@ -20,9 +20,9 @@ import torch
 
 from equipoise.errors import UsageError
 from equipoise.files import atomic_write, make_folder, read_json
-from equipoise.lab.interpolation import interpolate
 from equipoise.lab.study_config import BASE, Look, StudyConfig
 from equipoise.lab.study_outcomes import COUNTS, Outcomes
+from equipoise.models.blending import interpolate
 from equipoise.models.graphs import StepGraphs
 from equipoise.models.language_model import LanguageModel
 from equipoise.models.loaders import Loaded
@@ -69,14 +69,16 @@ class Job(Strict):
         if found["config"]["sft"] is None:  # as before there was any, so that runs of that time still count
             found["config"].pop("sft")
         for settings, name, idle in (
+            (found["config"], "recipe", None),
             (found["config"]["learning"], "ema", None),
+            (found["config"]["learning"], "blend", None),
             (found["config"]["method"], "allocation", None),
             (found, "blend", 1.0),
             (found, "ema", False),
             (found["look"], "seed", SEED),
         ):
-            if settings[name] == idle:  # likewise
-                settings.pop(name)
+            if settings.get(name, idle) == idle:  # likewise
+                settings.pop(name, None)
         found["look"].pop("rows")
         for name in ("trained", "begins"):  # places
             found.pop(name)

@@ -1,6 +1,6 @@
 """Checkpoints that are whole or not there: weights and optimiser as safetensors, the rest as JSON, a marker last.
 
-    checkpoints/step=000050/  model.safetensors  optimiser.safetensors  [ema.safetensors]  state.json  complete
+    checkpoints/step=000050/  model.safetensors  optimiser.safetensors  [ema.safetensors  blend.safetensors]  state.json  complete
 
 A folder without its marker is what a crash left behind; it is passed over, and replaced when the run gets there again.
 """
@@ -44,17 +44,21 @@ def save_checkpoint(
     optimiser: Mapping[str, Tensor],
     state: Mapping[str, Any],
     ema: Mapping[str, Tensor] | None = None,
+    blend: Mapping[str, Tensor] | None = None,
     keep: int = 2,
 ) -> Path:
     """Write one, then remove all but the newest `keep` and that of step 0. Every file is synced before the marker is written.
 
     Step 0 is what supervised training left: the reference of every step after it, so it stays as long as the run.
+    `blend`: what the run hands over, where that is not the model it trains; it is made anew, so resuming does not read it.
     """
     folder = run / "checkpoints" / f"step={step:06d}"
     try:
         _remove(folder)
         make_folder(folder)
-        for name, tensors in {"model": model, "optimiser": optimiser, **({} if ema is None else {"ema": ema})}.items():
+        for name, tensors in {"model": model, "optimiser": optimiser, "ema": ema, "blend": blend}.items():
+            if tensors is None:
+                continue
             with atomic_write(folder / f"{name}.safetensors") as handle:
                 # Copies: tied weights share their memory, which the format refuses.
                 handle.write(save({key: t.detach().to("cpu", copy=True).contiguous() for key, t in tensors.items()}))
@@ -110,6 +114,16 @@ def load_weights(run: Path, step: int | None = None, *, ema: bool = False) -> tu
     at, folder = found[-1]
     with _damage_told(folder):
         return at, _tensors(folder, "ema" if ema else "model")
+
+
+def load_handed(run: Path) -> tuple[int, dict[str, Tensor]] | None:
+    """Step and weights of the newest complete one as the run hands them over: the blend, where it makes one, else the model."""
+    found = complete_checkpoints(run)
+    if not found:
+        return None
+    at, folder = found[-1]
+    with _damage_told(folder):
+        return at, _tensors(folder, "blend" if (folder / "blend.safetensors").exists() else "model")
 
 
 def _tensors(folder: Path, name: str) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from equipoise.base import Problem, Rollout
 from equipoise.catalogue.build import build
 from equipoise.errors import UsageError
 from equipoise.models.average import Average
+from equipoise.models.blending import interpolate, wearing
 from equipoise.models.decoding import seed_of
 from equipoise.models.graphs import StepGraphs
 from equipoise.models.language_model import LanguageModel
@@ -63,13 +64,14 @@ Say = Callable[[str], None]
 # Settings that a resumed run may have otherwise: where it is, how long, and what memory it takes.
 MAY_CHANGE = (
     *("out", "device", "save_every", "trackers", "learning.steps"),
+    "recipe",  # what it stands for is compared by itself
     *("learning.rows", "evaluation.rows", "sft.rows"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A finished run: where it is, what the policy was before its first step, supervised training done, and is after its last."""
+    """A finished run: where it is, what the policy was before its first step, supervised training done, and what is handed over after the last."""
 
     folder: str
     steps: int
@@ -153,6 +155,13 @@ def train(
             writer.vocab({token: tokens.decode([token]) for token in new})
             named.update(new)
 
+    def handed() -> dict[str, Tensor] | None:
+        """The weights that the run hands over, where they are not those that it trains."""
+        if config.learning.blend is None:
+            return None
+        end = model.state_dict() if average is None else average.weights
+        return interpolate(reference.state_dict(), end, config.learning.blend)
+
     def save(step: int, **more: Any) -> None:
         kept = {"shelves": {name: shelf.state() for name, shelf in shelves.items()}} if shelves and step else {}
         save_checkpoint(
@@ -162,6 +171,7 @@ def train(
             optimiser=optimiser_state(updater.optimiser),
             state={"shaper": shaper.state(), "problems": source.state(), **kept, **more},
             ema=None if average is None else average.weights,
+            blend=handed() if step else None,
         )
 
     taught: dict[str, float] = {}
@@ -235,7 +245,8 @@ def train(
 
     def evaluated() -> tuple[Evaluated, ...]:
         how, max_tokens = config.evaluation, config.sampling.max_tokens
-        return tuple(evaluate(model, tokens, task, how, max_tokens=max_tokens, reference=reference, graphs=graphs))
+        with wearing(model, handed()):
+            return tuple(evaluate(model, tokens, task, how, max_tokens=max_tokens, reference=reference, graphs=graphs))
 
     def look(step: int) -> tuple[Evaluated, ...]:
         found = evaluated()

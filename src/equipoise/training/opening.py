@@ -14,7 +14,7 @@ from equipoise.errors import UsageError
 from equipoise.models.loaders import Loaded, load_model
 from equipoise.rollouts.folder import info_of
 from equipoise.rollouts.run import RunInfo
-from equipoise.training.checkpoints import load_weights
+from equipoise.training.checkpoints import load_handed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class OpenModel:
 
 
 def open_model(name: str | Path, *, dtype: torch.dtype | None = torch.float32, device: str = "cpu") -> OpenModel:
-    """What `load_model` loads, or a run folder, which stands for its newest complete checkpoint. `dtype` None: as stored."""
+    """What `load_model` loads, or a run folder: what its newest complete checkpoint hands over. `dtype` None: as stored."""
     folder = Path(name)
     if not is_run(folder):
         return OpenModel(str(name), load_model(name, dtype=dtype, device=device), {})
     info, origin = _first_model(folder)
-    found = load_weights(folder)
+    found = load_handed(folder)
     if found is None:
         raise UsageError(f"{folder} is a run folder without a complete checkpoint: give a model, or a run that has one")
     try:

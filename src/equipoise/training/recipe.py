@@ -59,6 +59,14 @@ def _task(spec: str) -> str:
     return spec
 
 
+def _recipe(name: str) -> str:
+    try:
+        find_recipe(name)
+    except UsageError as problem:
+        raise ValueError(str(problem)) from problem
+    return name
+
+
 def _trackers(names: tuple[str, ...]) -> tuple[str, ...]:
     try:
         check_trackers(names)
@@ -119,6 +127,9 @@ class Learning(Strict):
     rows: int = Field(512, ge=1)
     # A moving average of the weights, θ̄ ← ema θ̄ + (1 − ema) θ after every step, kept in the checkpoints; training does not read it.
     ema: float | None = Field(None, gt=0, lt=1)
+    # What the run hands over, and what its evaluations are of: θ_base + blend (θ − θ_base), θ the averaged weights where there is an
+    # average. None: the weights themselves. Training goes on from its own weights.
+    blend: float | None = Field(None, gt=0, le=1)
 
 
 class Supervised(Strict):
@@ -170,6 +181,8 @@ class TrainConfig(Strict):
     model: str = "packaged"
     seed: int = 0
     device: str = "cpu"
+    # Of the catalogue: its methods, average and blend, where nothing is set below. How much a step draws is set below alone.
+    recipe: Annotated[str, AfterValidator(_recipe)] | None = None
     sft: Supervised | None = None
     method: Method = Method()
     sampling: Sampling = Sampling()
@@ -178,6 +191,19 @@ class TrainConfig(Strict):
     save_every: int = Field(50, ge=1)
     record_every: int = Field(1, ge=1)  # steps between those whose rollouts are recorded; the last is always
     trackers: Annotated[tuple[str, ...], AfterValidator(_trackers)] = ()
+
+    @model_validator(mode="after")
+    def _fill_in(self) -> TrainConfig:
+        if self.recipe is None:
+            return self
+        row = find_recipe(self.recipe)
+        weights = {"ema": row.ema, "blend": row.blend}
+        for table, parts in (("method", _parts(row)), ("learning", weights)):
+            given = getattr(self, table)
+            said = {name: getattr(given, name) for name in given.model_fields_set}
+            # Of a frozen model, and not before it is validated: strict JSON would then take no list for a tuple.
+            object.__setattr__(self, table, type(given)(**{**parts, **said}))
+        return self
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
@@ -266,15 +292,15 @@ class TrainConfig(Strict):
 def recipe(name: str, **parts: Any) -> Method:
     """A named recipe of the catalogue with parts of your own: `recipe("grpo", regularisers=["kl:coef=0.01"])`.
 
-    A part replaces the recipe's: one spec, or a list where several may stand.
+    A part replaces the recipe's: one spec, or a list where several may stand. What a recipe makes of the weights, an average or a
+    blend, is no part of a method: `TrainConfig(recipe="preserve")`.
     """
     return Method(**{**_parts(find_recipe(name)), **parts})
 
 
 def _parts(found: Recipe) -> dict[str, Any]:
     parts: dict[str, Any] = {}
-    for name, settings in found.methods.items():
-        spec = ":".join(filter(None, (name, ",".join(f"{key}={value}" for key, value in settings.items()))))
+    for name, spec in zip(found.methods, found.specs, strict=True):
         slot = SLOTS[find_method(name).kind]
         if isinstance(Method.model_fields[slot].default, tuple):
             parts.setdefault(slot, []).append(spec)
