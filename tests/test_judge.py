@@ -100,3 +100,12 @@ def test_a_run_that_collapsed_with_a_kl_is_told_a_larger_one(had, told):
     found = prescribe(failing, {}, had)
     assert found.settings["trl"] == {"beta": told}
     assert ("although the run has a KL" in found.why) == (told == 0.1)
+
+
+@pytest.mark.parametrize(
+    ("replays", "advice"), [([], "equipoise methods preserve"), (["rare_replay:rows=96"], "equipoise blend")]
+)
+def test_a_run_of_the_recipe_is_not_told_to_take_it(replays, advice):
+    had = {"method": {"regularisers": ["kl:coef=0.05"], "demonstrations": replays}}
+    failing = Judgement("training-time entropy collapse", 0.9, {"training": "failing", "inference": "unknown"}, ())
+    assert prescribe(failing, {}, had).why.endswith(f"({advice}).")

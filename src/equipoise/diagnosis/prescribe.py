@@ -50,7 +50,7 @@ def prescribe(
     why: list[str] = []
     later: dict[str, dict[str, Any]] = {}
     if "training" in failing:
-        coef, reason = _kl_to_set(recorded_kl(recorded))
+        coef, reason = _kl_to_set(recorded)
         now["kl"] = {"coef": coef}
         why.append(reason)
     if "inference" in failing:
@@ -78,36 +78,45 @@ def prescribe(
     )
 
 
-def _kl_to_set(had: float | None) -> tuple[float, str]:
+def _kl_to_set(recorded: Mapping[str, Any]) -> tuple[float, str]:
     """The coefficient for the next run, and why."""
-    back = "go back to the last checkpoint before the loss and train on with"
+    had, back = recorded_kl(recorded), "go back to the last checkpoint before the loss and train on with"
     if had is None or had < KL_COEF:
         return KL_COEF, (
             f"Entropy drains where it is needed: {back} KL to the base model (coefficient {KL_COEF:g}), which acts on every update, "
             "on-policy ones too."
         )
+    if "rare_replay" in _named(recorded):
+        beside = "blend what it became with the base model (equipoise blend)"
+    else:
+        beside = "take the recipe that keeps more beside a KL (equipoise methods preserve)"
     return 2 * had, (
-        f"Entropy drains where it is needed, although the run has a KL to the base model (coefficient {had:g}): {back} {2 * had:g}, or with the "
-        "recipe preserve, which keeps more beside a KL (equipoise methods preserve)."
+        f"Entropy drains where it is needed, although the run has a KL to the base model (coefficient {had:g}): {back} {2 * had:g}, or {beside}."
     )
 
 
 def recorded_kl(settings: Mapping[str, Any]) -> float | None:
     """The coefficient of the KL to the base that a run's settings name, ours or TRL's `beta`; None: they name none."""
+    named = _named(settings)
+    ours = {**find_method("kl").settings, **named["kl"]}.get("coef") if "kl" in named else None
+    return max(
+        (each for each in (ours, settings.get("beta")) if isinstance(each, int | float) and each > 0), default=None
+    )
+
+
+def _named(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The methods that a run's settings name, our trainer's or a capture's. The record is a file of others: what is no spec is passed over."""
     method = settings.get("method")
-    lists = [method.get("regularisers") if isinstance(method, Mapping) else None, settings.get("exploration")]
-    named = [_coef_of(spec) for specs in lists if isinstance(specs, list | tuple) for spec in specs]
-    known = [each for each in (*named, settings.get("beta")) if isinstance(each, int | float) and each > 0]
-    return max(known, default=None)
-
-
-def _coef_of(spec: Any) -> Any:
-    """Of a spec of the catalogue's KL. The record is a file of others: what is no spec is passed over."""
-    try:
-        name, given = read_spec(spec) if isinstance(spec, str) else ("", {})
-    except UsageError:
-        return None
-    return {**find_method("kl").settings, **given}.get("coef") if name == "kl" else None
+    parts = {} if not isinstance(method, Mapping) else method
+    found = {}
+    for specs in (parts.get("regularisers"), parts.get("demonstrations"), settings.get("exploration")):
+        for spec in specs if isinstance(specs, list | tuple) else ():
+            try:
+                name, given = read_spec(spec) if isinstance(spec, str) else ("", {})
+            except UsageError:
+                continue
+            found[name] = given
+    return found
 
 
 def _nothing(found: Judgement) -> Prescription:
