@@ -230,17 +230,19 @@ def _studies() -> Iterator[Comparison]:
 
 def _has_more(mine: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether one arm has all that another has, and methods beside it."""
-    lists = [slot for slot, chosen in mine["settings"]["method"].items() if isinstance(chosen, list)]
     chosen, known = (each["settings"]["method"] for each in (mine, other))
-    return _beside(mine, lists) == _beside(other, lists) and all(
-        set(known[slot]) <= set(chosen[slot]) for slot in lists
-    )
+    open_slots = [slot for slot, specs in known.items() if specs is None or isinstance(specs, list)]
+    adds = all(set(_specs(known[slot])) <= set(_specs(chosen[slot])) for slot in open_slots)
+    return adds and _beside(mine, open_slots) == _beside(other, open_slots)
 
 
-def _beside(recipe: dict[str, Any], lists: Sequence[str]) -> dict[str, Any]:
-    """All settings but those lists of methods, where a bonus goes, and the steps: what draws before the first one makes fewer."""
+def _beside(recipe: dict[str, Any], slots: Sequence[str]) -> dict[str, Any]:
+    """All settings but those methods, where a bonus goes, and what follows from them for equal rollouts.
+
+    That is the steps, fewer where something is drawn before the first one, and a step's problems, of which scouting poses more.
+    """
     settings = dict(recipe["settings"])
-    free = {"method": (*lists, "bonus_on_answer"), "learning": ("steps",)}
+    free = {"method": (*slots, "bonus_on_answer"), "learning": ("steps",), "sampling": ("prompts",)}
     for part, names in free.items():
         settings[part] = {name: value for name, value in settings[part].items() if name not in names}
     return settings

@@ -131,7 +131,15 @@ def test_the_table_in_the_page_is_that_of_the_results(loop, page):
 
 
 def recipe(method: dict, **settings) -> dict:
-    return {"settings": {"task": "countdown", "method": method, "learning": {"steps": 4}, **settings}}
+    return {
+        "settings": {
+            "task": "countdown",
+            "method": method,
+            "learning": {"steps": 4},
+            "sampling": {"prompts": 8},
+            **settings,
+        }
+    }
 
 
 @pytest.mark.parametrize(
@@ -143,6 +151,8 @@ def recipe(method: dict, **settings) -> dict:
         (recipe({"bonuses": ["a"], "advantage": "c"}), recipe({"bonuses": [], "advantage": "d"}), False),
         (recipe({"bonuses": ["a"]}, learning={"steps": 3}), recipe({"bonuses": []}), True),
         (recipe({"bonuses": ["a"]}, seed=1), recipe({"bonuses": []}, seed=2), False),
+        (recipe({"allocation": "a"}, sampling={"prompts": 6}), recipe({"allocation": None}), True),
+        (recipe({"allocation": None}), recipe({"allocation": "a"}), False),
     ],
 )
 def test_an_arm_is_compared_with_one_that_has_all_but_a_method(mine, other, more):

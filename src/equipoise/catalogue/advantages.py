@@ -302,5 +302,7 @@ ADVANTAGES: tuple[Method, ...] = (
             "the log's accuracy is that of the chosen problems; scouting/accuracy is of all that were posed",
             "no refills beside it; a curriculum counts the first completions alone",
         ),
+        status="mixed",
+        results=("studies/results/frontier-small",),
     ),
 )

@@ -107,6 +107,7 @@ REWARDS: tuple[Method, ...] = (
             "studies/results/collapse",
             "studies/results/collapse-cpu",
             "studies/results/frontier",
+            "studies/results/frontier-small",
             "studies/results/history",
             "studies/results/smollm2",
         ),
@@ -293,7 +294,7 @@ REWARDS: tuple[Method, ...] = (
             "numbers are ours",
         ),
         status="proven",
-        results=("studies/results/frontier", "studies/results/held-out-trips"),
+        results=("studies/results/frontier", "studies/results/frontier-small", "studies/results/held-out-trips"),
     ),
     Method(
         "diverse_demonstrations",

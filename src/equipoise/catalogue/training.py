@@ -384,6 +384,7 @@ TRAINING: tuple[Method, ...] = (
             "studies/results/collapse",
             "studies/results/collapse-cpu",
             "studies/results/frontier",
+            "studies/results/frontier-small",
             "studies/results/held-out-trips",
             "studies/results/kl-estimators",
             "studies/results/smollm2",
