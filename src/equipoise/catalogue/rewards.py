@@ -294,7 +294,12 @@ REWARDS: tuple[Method, ...] = (
             "numbers are ours",
         ),
         status="proven",
-        results=("studies/results/frontier", "studies/results/frontier-small", "studies/results/held-out-trips"),
+        results=(
+            "studies/results/frontier",
+            "studies/results/frontier-small",
+            "studies/results/frontier-small-confirmed",
+            "studies/results/held-out-trips",
+        ),
     ),
     Method(
         "diverse_demonstrations",

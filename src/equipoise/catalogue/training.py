@@ -385,6 +385,7 @@ TRAINING: tuple[Method, ...] = (
             "studies/results/collapse-cpu",
             "studies/results/frontier",
             "studies/results/frontier-small",
+            "studies/results/frontier-small-confirmed",
             "studies/results/held-out-trips",
             "studies/results/kl-estimators",
             "studies/results/smollm2",
