@@ -24,18 +24,18 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from benchmarks.findings.arms import read_arms
+from benchmarks.findings.studied import Floats
 from equipoise.catalogue.base import Loop
 from equipoise.catalogue.table import methods
 from equipoise.lab.study_numbers import difference
 from equipoise.measures.intervals import paired_difference
-from equipoise.measures.passk import pass_at_k_of
 
 HERE = Path(__file__).parent
 CURVE = "pass@64 to the curve at equal pass@1"
@@ -224,7 +224,7 @@ def _studies() -> Iterator[Comparison]:
                 continue
             family, folder = FAMILY[_task_of(mine)], f"studies/results/{path.parent.name}"
             for k in (1, study["k_max"]):
-                gain = _paired(study, path.with_name("problems.parquet"), arm, against, k)
+                gain = _paired(study, path.parent, arm, against, k)
                 yield _compare(name, f"`{against}`", folder, family, arm, f"pass@{k}", gain)
 
 
@@ -248,7 +248,7 @@ def _beside(recipe: dict[str, Any], slots: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def _paired(study: dict[str, Any], path: Path, arm: str, against: str, k: int) -> dict[str, Any]:
+def _paired(study: dict[str, Any], folder: Path, arm: str, against: str, k: int) -> dict[str, Any]:
     """The difference at the study's temperature: as the study has it, or from what both did on every problem."""
     for row in study["differences"]:
         if (row["arm"], row["against"], row["temperature"], row["name"]) == (
@@ -258,16 +258,17 @@ def _paired(study: dict[str, Any], path: Path, arm: str, against: str, k: int) -
             f"pass@{k}",
         ):
             return dict(row)
-    found = difference(*(_passed(path, each, study["headline"], k) for each in (arm, against)))
+    found = difference(*(_passed(folder, each, study["headline"], k) for each in (arm, against)))
     return {"low": found.low, "high": found.high}
 
 
-def _passed(path: Path, arm: str, temperature: float, k: int) -> NDArray[np.float64]:
+def _passed(folder: Path, arm: str, temperature: float, k: int) -> Floats:
     """pass@k (S, P) of every seed on every problem."""
-    wanted = [("arm", "=", arm), ("temperature", "=", temperature)]
-    rows = pq.read_table(path, filters=wanted).sort_by([("seed", "ascending"), ("problem", "ascending")])
-    seeds = len(set(rows["seed"].to_pylist()))
-    return pass_at_k_of(rows["correct"].to_numpy(), rows["drawn"].to_numpy(), k).reshape(seeds, -1)
+    policies = _arms(folder)[arm]
+    return np.asarray(policies.passes(k)[:, policies.temperatures.index(temperature)])
+
+
+_arms = cache(read_arms)
 
 
 def _one_method(mine: dict[str, Any], other: dict[str, Any]) -> str | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from benchmarks.findings import law, transfer
+from benchmarks.findings import frontier, law, transfer
 from benchmarks.findings.studied import Studied
+from equipoise.files import read_json
 
 
 def make_study() -> Studied:
@@ -44,3 +47,39 @@ def test_forecasts_are_compared_with_the_guess_of_the_mean_end():
 
 def test_runs_that_the_law_fits_are_counted():
     assert law.described(make_study())[:4] == ("made", "2", "1", "0.40 (0.20 to 0.60)")
+
+
+def test_the_frontier_tells_areas_what_averaging_adds_and_how_many_an_arm_surpasses():
+    def number(value, low, high):
+        return {"value": value, "low": low, "high": high}
+
+    def area(arm, value, **to):
+        rows = [{"against": other, **number(*gap)} for other, gap in to.items()]
+        return {"arm": arm, "volume": number(value, value - 0.1, value + 0.1), "differences": rows}
+
+    points = [
+        {"temperature": t, "pass@1": {"value": t / 10}, "pass@8": {"value": t / 2}} for t in (0.3, 0.6, 0.8, 1.0, 1.3)
+    ]
+    results = {
+        "k_max": 8,
+        "volumes": [
+            area("base", 0.3, grpo=(0.1, 0.05, 0.15), grpo_ema=(-0.1, -0.3, 0.1)),
+            area("grpo", 0.2, base=(-0.1, -0.15, -0.05), grpo_ema=(-0.3, -0.4, -0.2)),
+            area("grpo_ema", 0.5, base=(0.2, 0.1, 0.3), grpo=(0.3, 0.2, 0.4)),
+        ],
+        "frontier": [{"arm": arm, "points": points} for arm in ("base", "grpo", "grpo_ema")],
+    }
+    lines = frontier.fronts(results).splitlines()
+    assert lines[2].startswith(
+        "| base | 0.030 / 0.150 | 0.060 / 0.300 | 0.100 / 0.500 | 0.130 / 0.650 | 0.300 [0.200, 0.400] |  |"
+    )
+    assert [line.split(" | ")[-1] for line in lines[2:]] == ["1 of 2 |", "0 of 2 |", "2 of 2 |"]
+    assert frontier.averages(results).splitlines()[2:] == ["| grpo | 0.200 | 0.500 | +0.300 [+0.200, +0.400] |  |"]
+
+
+def test_the_page_of_the_frontier_has_what_its_command_prints():
+    page = (Path(frontier.__file__).parents[2] / "docs/findings/frontier.md").read_text()
+    results = read_json(frontier.RESULTS / "frontier" / "results.json")
+    for row in frontier.parts(results).splitlines()[2:]:
+        change = row.split(" | ")[-1].rstrip(" |").replace("0.", ".").replace("-", "−")
+        assert f"{change} |" in page

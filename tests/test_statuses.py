@@ -12,6 +12,7 @@ import pytest
 from benchmarks import statuses
 from benchmarks.statuses import Comparison, compared, read_comparisons, status_of, write_table
 from equipoise.catalogue.table import methods
+from equipoise.lab.study_outcomes import COUNTS
 
 ROOT = Path(__file__).parents[1]
 ABOVE, BELOW, NEITHER, UNKNOWN = (0.1, 0.3), (-0.3, -0.1), (-0.1, 0.1), (None, None)
@@ -160,18 +161,22 @@ def test_an_arm_is_compared_with_one_that_has_all_but_a_method(mine, other, more
 
 
 def test_what_a_study_does_not_compare_is_compared_problem_by_problem(tmp_path):
-    # Two problems and two samples: 1 of 2 and 2 of 2 right against 0 and 1, at temperature 1, whatever the order of the rows.
+    # Two problems and two samples: 1 of 2 and 2 of 2 right against 0 and 1, at temperature 1.
     rows = [
-        ("a", 0, 1.0, "q", 2, 2),
-        ("a", 0, 1.0, "p", 1, 2),
-        ("b", 0, 1.0, "p", 0, 2),
-        ("b", 0, 1.0, "q", 1, 2),
-        ("a", 0, 0.5, "p", 2, 2),
+        ("a", 0, 0.5, "p", 2),
+        ("a", 0, 0.5, "q", 0),
+        ("a", 0, 1.0, "p", 1),
+        ("a", 0, 1.0, "q", 2),
+        ("b", 0, 0.5, "p", 2),
+        ("b", 0, 0.5, "q", 2),
+        ("b", 0, 1.0, "p", 0),
+        ("b", 0, 1.0, "q", 1),
     ]
-    names = ("arm", "seed", "temperature", "problem", "correct", "drawn")
-    path = tmp_path / "problems.parquet"
-    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), path)
-    assert statuses._passed(path, "a", 1.0, 1).tolist() == [[0.5, 1.0]]
-    assert statuses._passed(path, "b", 1.0, 2).tolist() == [[0.0, 1.0]]
+    names = ("arm", "seed", "temperature", "problem", "correct")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    columns |= {name: [2.0] * len(rows) for name in COUNTS if name != "correct"}
+    pq.write_table(pa.table(columns), tmp_path / "problems.parquet")
+    assert statuses._passed(tmp_path, "a", 1.0, 1).tolist() == [[0.5, 1.0]]
+    assert statuses._passed(tmp_path, "b", 1.0, 2).tolist() == [[0.0, 1.0]]
     kept = {"arm": "a", "against": "b", "temperature": 1.0, "name": "pass@1", "low": 0.25, "high": 0.75}
-    assert statuses._paired({"differences": [kept], "headline": 1.0}, path, "a", "b", 1) == kept
+    assert statuses._paired({"differences": [kept], "headline": 1.0}, tmp_path, "a", "b", 1) == kept

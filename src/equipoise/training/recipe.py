@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -51,28 +51,17 @@ def _methods_of(slot: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _task(spec: str) -> str:
-    try:
-        find_task(spec)
-    except UsageError as problem:
-        raise ValueError(str(problem)) from problem
-    return spec
+def _known_to(check: Callable[[Any], object]) -> AfterValidator:
+    """Refuse what `check` refuses, in its words."""
 
+    def checked(value: Any) -> Any:
+        try:
+            check(value)
+        except UsageError as problem:
+            raise ValueError(str(problem)) from problem
+        return value
 
-def _recipe(name: str) -> str:
-    try:
-        find_recipe(name)
-    except UsageError as problem:
-        raise ValueError(str(problem)) from problem
-    return name
-
-
-def _trackers(names: tuple[str, ...]) -> tuple[str, ...]:
-    try:
-        check_trackers(names)
-    except UsageError as problem:
-        raise ValueError(str(problem)) from problem
-    return names
+    return AfterValidator(checked)
 
 
 class Method(Strict):
@@ -176,13 +165,13 @@ class TrainConfig(Strict):
     """One run. Everything random follows from `seed` and the step, so that a resumed run draws what it would have drawn."""
 
     out: Path
-    task: Annotated[str, AfterValidator(_task)] = "countdown"
+    task: Annotated[str, _known_to(find_task)] = "countdown"
     # packaged, packaged:medium, a .safetensors file, smollm2, a folder or hub name, or a run folder: its newest checkpoint
     model: str = "packaged"
     seed: int = 0
     device: str = "cpu"
     # Of the catalogue: its methods, average and blend, where nothing is set below. How much a step draws is set below alone.
-    recipe: Annotated[str, AfterValidator(_recipe)] | None = None
+    recipe: Annotated[str, _known_to(find_recipe)] | None = None
     sft: Supervised | None = None
     method: Method = Method()
     sampling: Sampling = Sampling()
@@ -190,7 +179,7 @@ class TrainConfig(Strict):
     evaluation: Evaluation = Evaluation()
     save_every: int = Field(50, ge=1)
     record_every: int = Field(1, ge=1)  # steps between those whose rollouts are recorded; the last is always
-    trackers: Annotated[tuple[str, ...], AfterValidator(_trackers)] = ()
+    trackers: Annotated[tuple[str, ...], _known_to(check_trackers)] = ()
 
     @model_validator(mode="after")
     def _fill_in(self) -> TrainConfig:

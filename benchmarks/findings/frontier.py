@@ -1,0 +1,121 @@
+"""The frontier of pass@1 and pass@k: the area of every arm of its studies, what each part of the recipe adds, and which arm is worth averaging.
+
+python -m benchmarks.findings.frontier     the tables, from studies/results/{frontier,held-out-trips,frontier-small,frontier-small-confirmed}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.findings.arms import read_arms
+from benchmarks.findings.outcomes import told
+from benchmarks.findings.studied import RESULTS, Floats, table
+from equipoise.files import read_json
+from equipoise.lab.study_config import BASE
+from equipoise.lab.study_numbers import difference
+
+SHOWN = (0.3, 0.6, 1.0, 1.3)  # temperatures
+PLAIN, RECIPE, AVERAGED = "grpo", "replay_and_kl_ema_blend", "replay_and_kl_ema"
+# Part, an arm with it, the same arm without.
+PARTS = (
+    ("exact KL", "kl_exact", PLAIN),
+    ("rare replay", "replay_and_kl", "kl_exact"),
+    ("rare replay", AVERAGED, "kl_exact_ema"),
+    ("average", "kl_exact_ema", "kl_exact"),
+    ("average", AVERAGED, "replay_and_kl"),
+    ("blend", "kl_exact_blend", "kl_exact"),
+    ("blend", "replay_and_kl_blend", "replay_and_kl"),
+    ("blend", RECIPE, AVERAGED),
+    ("anchor", "anchor_replay_and_kl", "replay_and_kl"),
+    ("anchor", "anchor_replay_and_kl_ema_blend", RECIPE),
+    ("batch exploration", "batch_exploration_and_kl", "kl_exact"),
+)
+Areas = dict[str, dict[str, Any]]
+
+
+def read_areas(results: dict[str, Any]) -> Areas:
+    """Of every arm its area, and its difference to each other arm."""
+    return {
+        row["arm"]: {"area": row["volume"], "to": {each["against"]: each for each in row["differences"]}}
+        for row in results["volumes"]
+    }
+
+
+def fronts(results: dict[str, Any]) -> str:
+    """pass@1 / pass@k at some temperatures, and the area over all of them."""
+    areas, k = read_areas(results), results["k_max"]
+    points = {row["arm"]: {point["temperature"]: point for point in row["points"]} for row in results["frontier"]}
+
+    def row(arm: str) -> tuple[str, ...]:
+        at = (points[arm][temperature] for temperature in SHOWN)
+        to = areas[arm]["to"]
+        above = sum(each["low"] is not None and each["low"] > 0 for each in to.values())
+        return (
+            arm,
+            *(f"{point['pass@1']['value']:.3f} / {point[f'pass@{k}']['value']:.3f}" for point in at),
+            told(areas[arm]["area"], signed=False),
+            *(told(to[other]) if other in to else "" for other in (BASE, PLAIN, RECIPE)),
+            f"{above} of {len(to)}",
+        )
+
+    heads = ("arm", *(f"T = {temperature:g}" for temperature in SHOWN), "area", "Δ base", "Δ grpo", "Δ recipe", "above")
+    return table(heads, [row(arm) for arm in areas])
+
+
+def parts(results: dict[str, Any]) -> str:
+    areas = read_areas(results)
+    rows: list[tuple[str, ...]] = [(part, other, told(areas[arm]["to"][other])) for part, arm, other in PARTS]
+    return table(("part", "added to", "Δ area"), rows)
+
+
+def averages(results: dict[str, Any]) -> str:
+    """What averaging adds to each arm, and its average against that of rare replay with the KL."""
+    areas = read_areas(results)
+
+    def row(arm: str) -> tuple[str, ...]:
+        mean = f"{arm}_ema"
+        to = areas[mean]["to"]
+        return (
+            arm,
+            f"{areas[arm]['area']['value']:.3f}",
+            f"{areas[mean]['area']['value']:.3f}",
+            told(to[arm]),
+            told(to[AVERAGED]) if AVERAGED in to else "",
+        )
+
+    heads = ("arm", "area", "averaged", "Δ of averaging", f"Δ of the average to {AVERAGED}")
+    return table(heads, [row(arm) for arm in areas if f"{arm}_ema" in areas])
+
+
+def scouting(name: str, results: dict[str, Any]) -> str:
+    """Scouting against the arm without it: pass@1 and pass@k at T = 1, and the area."""
+    arms, mine, other = read_arms(RESULTS / name), "scouting_replay_and_kl", "replay_and_kl"
+    at = arms[BASE].temperatures.index(1.0)
+
+    def passes(arm: str, k: int) -> Floats:
+        return np.asarray(arms[arm].passes(k)[:, at])
+
+    rows: list[tuple[str, ...]] = [
+        (f"pass@{k}", told(difference(passes(mine, k), passes(other, k)))) for k in (1, arms[BASE].ks[-1])
+    ]
+    rows.append(("area", told(read_areas(results)[mine]["to"][other])))
+    return table((f"{mine} − {other}", "T = 1"), rows)
+
+
+def main() -> None:
+    found = {
+        name: read_json(RESULTS / name / "results.json")
+        for name in ("frontier", "held-out-trips", "frontier-small", "frontier-small-confirmed")
+    }
+    for name, results in found.items():
+        print(f"{name}\n\n{fronts(results)}\n")
+    print(f"what each part adds: frontier\n\n{parts(found['frontier'])}\n")
+    for name in ("frontier-small", "frontier-small-confirmed"):
+        print(f"averages: {name}\n\n{averages(found[name])}\n")
+    print(f"frontier-small\n\n{scouting('frontier-small', found['frontier-small'])}")
+
+
+if __name__ == "__main__":
+    main()
