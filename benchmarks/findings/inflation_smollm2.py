@@ -51,7 +51,7 @@ class Taught(Strict):
     capped: tuple[int, ...] = (0, 16, 32, 48, 64, 96, 128)
     forced: tuple[int, ...] = (16, 32, 64, 128, 192)
     wait: tuple[int, ...] = (64, 128, 192)
-    rows: int = 2048  # sampled at once: some 60 GB
+    rows: int = 1024  # sampled at once: some 30 GB
 
     def lesson(self, seed: int) -> Lesson:
         return Lesson(self.traces, self.steps, self.batch_tokens, self.lr, self.warmup, seed=seed)
