@@ -394,6 +394,8 @@ def test_entropy_lost_is_a_ratio_of_sums_over_problems():
     # 16/40 before and 8/40 after; p alone .8 and .2
     assert found.lost(np.array([[1.0, 1.0], [1.0, 0.0]])) == pytest.approx(np.array([[0.5, 0.75]]))
     assert where.row_of(rows, "grpo", "fork")[2] == "0.400 → 0.200"
+    # A class that only the first window has, a sign outside any thought say, has lost nothing that can be told.
+    assert where.kinds_in_both([*rows, rows[0] | {"kind": "sign"}], "grpo") == ["all", "fork"]
 
 
 def test_more_characters_change_nothing_that_the_model_knew(tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -89,8 +90,10 @@ def main(arm: Arm) -> dict[str, Any]:
         "coef": [line.get("equipoise/entropy_bonus.coef") for line in logged],
         "budget_weight": [line.get("equipoise/entropy_budget.weight") for line in logged],
         "seconds": watch.seconds,
+        "cpu_seconds": watch.cpu_seconds,  # of the training thread, which waits for the device with its eyes open
         "captured": capture.was_on,
         "capture_seconds": capture.seconds,  # of the training thread, per step
+        "writer_seconds": capture.writer_seconds,  # of the other thread's CPU time, per step
     }
 
 
@@ -141,8 +144,14 @@ class Blocks(Capture):
         self.block = block
         self.was_on: list[bool] = []
         self.seconds: list[float] = []
+        self.writer_seconds: list[float] = []
+        self._writer_was = 0.0
 
     def scored(self, trainer: Any, *args: Any) -> None:
+        spent = writer_clock()
+        if self.was_on:
+            self.writer_seconds.append(spent - self._writer_was)
+        self._writer_was = spent
         # on, off; off, on: of every second pair the other comes first
         on = not self.block or (trainer.state.global_step // self.block) % 4 in (0, 3)
         self.was_on.append(on)
@@ -156,6 +165,11 @@ class Blocks(Capture):
     def log(self, *args: Any) -> None:
         self._timed(super().log, *args)
 
+    def flush(self) -> None:
+        super().flush()
+        if len(self.writer_seconds) < len(self.was_on):
+            self.writer_seconds.append(writer_clock() - self._writer_was)
+
     def _timed(self, call: Any, *args: Any) -> None:
         start = time.perf_counter()
         call(*args)
@@ -163,20 +177,30 @@ class Blocks(Capture):
             self.seconds[-1] += time.perf_counter() - start
 
 
+def writer_clock() -> float:
+    """The CPU seconds of the thread that writes the record."""
+    thread = next(one for one in threading.enumerate() if one.name == "equipoise-capture")
+    assert thread.ident is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+
+
 class Watch(TrainerCallback):
     """The seconds of every step, from the end of the one before; training ends with the step in which they pass `most`."""
 
     def __init__(self, device: str, most: float | None) -> None:
-        self.cuda, self.most, self.seconds = device.startswith("cuda"), most, []
-        self._last = 0.0
+        self.cuda, self.most = device.startswith("cuda"), most
+        self.seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
+        self._last = self._last_cpu = 0.0
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        self._last = self._now()
+        self._last, self._last_cpu = self._now(), time.thread_time()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        now = self._now()
+        now, cpu = self._now(), time.thread_time()
         self.seconds.append(now - self._last)
-        self._last = now
+        self.cpu_seconds.append(cpu - self._last_cpu)
+        self._last, self._last_cpu = now, cpu
         if self.most is not None and sum(self.seconds) >= self.most:
             control.should_training_stop = True
 

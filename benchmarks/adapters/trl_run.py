@@ -75,6 +75,7 @@ def overhead(found: dict[str, Any], *, draws: int = 2000) -> dict[str, Any]:
         ]
     )
     drawn = np.random.default_rng(0).choice(pairs, (draws, len(pairs))).mean(axis=1)
+    idle = seconds - np.array(found["cpu_seconds"])
     return {
         "steps_on": len(on),
         "steps_off": len(off),
@@ -84,6 +85,10 @@ def overhead(found: dict[str, Any], *, draws: int = 2000) -> dict[str, Any]:
         "overhead": float(pairs.mean()),
         "overhead_95": np.quantile(drawn, (0.025, 0.975)).tolist(),
         "training_thread_share": float(np.median(np.array(found["capture_seconds"])[on]) / np.median(seconds[on])),
+        # Seconds of a step in which the training thread has no CPU: it waits for the interpreter's lock, or for a disk.
+        "idle_seconds_on": float(np.median(idle[on])),
+        "idle_seconds_off": float(np.median(idle[off])),
+        "writer_cpu_seconds": float(np.median(np.array(found["writer_seconds"])[on])),
         "completions": found["prompts"] * found["samples"],
         "tokens": found["tokens"],
         "seconds": [round(each, 4) for each in found["seconds"]],
@@ -173,7 +178,10 @@ def write(result: dict[str, Any], path: Path | None) -> None:
 
 
 def told_of(found: dict[str, Any]) -> dict[str, Any]:
-    left_out = ("folder", "out", "captured", "capture_seconds", "fixed_length", "block", "device", "most_seconds")
+    left_out = (
+        *("folder", "out", "captured", "capture_seconds", "writer_seconds", "cpu_seconds"),
+        *("fixed_length", "block", "device", "most_seconds"),
+    )
     return {key: value for key, value in found.items() if key not in left_out} | {"record_minus_log": agreement(found)}
 
 

@@ -117,6 +117,24 @@ def collect_rows(config: StudyConfig) -> tuple[list[Row], list[Row]]:
     return tokens, logged
 
 
+def ends_of(rows: Sequence[Row], arm: str) -> tuple[int, int]:
+    """The steps before and after."""
+    steps = [row["step"] for row in rows if row["arm"] == arm]
+    return min(steps), max(steps)
+
+
+def kinds_in_both(rows: Sequence[Row], arm: str) -> list[str]:
+    """The classes that every seed's completions have before and after: of the others no share is lost or kept."""
+    seen: dict[str, set[tuple[int, int]]] = {}
+    for row in rows:
+        if row["arm"] == arm:
+            seen.setdefault(row["kind"], set()).add((row["seed"], row["step"]))
+    wanted = {
+        (seed, step) for seed in {row["seed"] for row in rows if row["arm"] == arm} for step in ends_of(rows, arm)
+    }
+    return [kind for kind, found in seen.items() if wanted <= found]
+
+
 class Windows:
     """Sums of one arm and class, (S, P), on the test problems before and after."""
 
@@ -124,7 +142,7 @@ class Windows:
         mine = [row for row in rows if row["arm"] == arm and row["kind"] == kind]
         self.seeds = sorted({row["seed"] for row in mine})
         self.problems = sorted({row["problem"] for row in mine})
-        self.first, self.last = min(row["step"] for row in mine), max(row["step"] for row in mine)
+        self.first, self.last = ends_of(rows, arm)
         places = {problem: place for place, problem in enumerate(self.problems)}
         self._sums = {
             (name, step): np.zeros((len(self.seeds), len(places)))
@@ -176,10 +194,9 @@ def phases(logged: Sequence[Row], arm: str) -> tuple[str, ...]:
 
 def tables(tokens: Sequence[Row], logged: Sequence[Row]) -> str:
     arms = list(dict.fromkeys(row["arm"] for row in tokens))
-    kinds = list(dict.fromkeys(row["kind"] for row in tokens))
     heads = ("arm", "tokens", "mean entropy: before → after", "share lost", "of all entropy: before → after")
     of_course = ("arm", "of the fall, by 10 % of the steps", "25 %", "50 %", "75 %")
-    body = [row_of(tokens, arm, kind) for arm in arms for kind in kinds]
+    body = [row_of(tokens, arm, kind) for arm in arms for kind in kinds_in_both(tokens, arm)]
     return f"{table(heads, body)}\n\n{table(of_course, [phases(logged, arm) for arm in arms])}"
 
 
