@@ -372,6 +372,34 @@ def test_a_stopped_study_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, whe
     assert without_times(results) == without_times(whole)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_when_its_minutes_are_over_the_seeds_that_are_whole_make_the_results(tmp_path, monkeypatch, jobs):
+    config, said = tiny(tmp_path / "cut", seeds=(0, 1, 2)), []
+
+    def clock() -> float:
+        runs = config.out / "runs"
+        return 1e6 if all((runs / name / "finished.json").exists() for name in ("bonus-0", "grpo-0", "grpo-1")) else 0.0
+
+    with monkeypatch.context() as patched:
+        patched.setattr("equipoise.lab.study.time.perf_counter", clock)
+        patched.setattr("equipoise.lab.study.LOOK_AGAIN", 0.0)
+        cut = study(config, jobs=jobs, minutes=5, command="equipoise study x.toml", say=said.append).to_dict()
+    assert not (config.out / "runs" / "bonus-2" / "finished.json").exists()
+    seeds = [0, 1] if (config.out / "runs" / "bonus-1" / "finished.json").exists() else [0]
+    assert cut["seeds"] == seeds
+    assert f"5 minutes are over: results of {'1 seed, 0' if len(seeds) == 1 else '2 seeds, 0, 1'}" in said
+    assert cut["command"] == f"equipoise study x.toml 'seeds={seeds}'"
+    assert {row["seed"] for row in cut["arms"]} == {None, *seeds}
+    assert study(config).to_dict()["seeds"] == [0, 1, 2]
+
+
+def test_without_a_whole_seed_the_minutes_leave_no_results(tmp_path):
+    config = tiny(tmp_path)
+    with pytest.raises(UsageError, match="no seed is finished after 0 minutes; finished runs are kept"):
+        study(config, minutes=0)
+    assert not (config.out / "results.json").exists()
+
+
 def test_a_study_of_some_arms_can_be_widened_without_the_weights_of_the_runs_it_has(tmp_path):
     tuned = {"tune": {"problems": 8, "samples": 4}, "seeds": (0,)}
     some = study(tiny(tmp_path / "grown", only=("grpo",), **tuned)).to_dict()

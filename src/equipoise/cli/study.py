@@ -23,6 +23,14 @@ def study(
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="runs side by side, each in a process of its own")] = 1,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="training stops after so many; the results are of the seeds that all arms have finished, and the same command goes on",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print only JSON on stdout")] = False,
 ) -> None:
     """Compare training methods: arms × seeds on the same problems with equal rollouts.
@@ -47,7 +55,7 @@ def study(
 
     command = shlex.join(["equipoise", "study", str(config), *overrides, *(["--jobs", str(jobs)] if jobs > 1 else [])])
     with _progress() as (say, tick):
-        studied = run(chosen, jobs=jobs, command=command, say=say, tick=tick)
+        studied = run(chosen, jobs=jobs, minutes=minutes, command=command, say=say, tick=tick)
     if as_json:
         print_json(studied.to_dict())
         return

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -35,7 +36,12 @@ from equipoise.text.display import many
 from equipoise.training.notes import chosen_warnings
 
 Say = Callable[[str], None]
+Plan = list[tuple[str, int | None, Job]]  # arm, seed and what to do
 LOOK_AGAIN = 0.2  # seconds between two looks at the processes
+
+
+class OutOfTime(Exception):
+    """The minutes of a study are over; runs that were under way go on from their checkpoints when it is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,15 @@ def study(
     config: StudyConfig,
     *,
     jobs: int = 1,
+    minutes: float | None = None,
     command: str = "",
     say: Say = lambda line: None,
     tick: Say = lambda line: None,
 ) -> Studied:
-    """Run what is not finished yet, `jobs` runs side by side, and write the results. `tick` hears of every training step."""
+    """Run what is not finished yet, `jobs` runs side by side, and write the results. `tick` hears of every training step.
+
+    After `minutes` training stops, and the results are those of the seeds that all arms have finished.
+    """
     started, config = time.perf_counter(), config.chosen()
     try:
         make_folder(config.out)
@@ -73,12 +83,32 @@ def study(
     def run_all(jobs_of: list[Job]) -> None:
         _run_all(jobs_of, jobs, say, tick)
 
+    def in_time(line: str) -> None:
+        if minutes is not None and time.perf_counter() - started > 60 * minutes:
+            raise OutOfTime
+        tick(line)
+
+    def train_all(jobs_of: list[Job]) -> None:
+        _run_all(jobs_of, jobs, say, in_time)
+
     base = base_job(config, config.out / "runs" / BASE, config.evaluation, "test")
-    if config.sft is not None:
-        run_all([base])  # all others begin with what it makes
-    rates = choose_rates(config, run_all) if config.tune and config.tune.lr else {}
-    planned = _plan(config, base, {arm: best(tried)["lr"] for arm, tried in rates.items()})
-    run_all([job for arm, _, job in planned if job.trained is None and (arm != BASE or config.sft is None)])
+    planned: Plan = []
+    try:
+        if config.sft is not None:
+            train_all([base])  # all others begin with what it makes
+        rates = choose_rates(config, train_all) if config.tune and config.tune.lr else {}
+        planned = _plan(config, base, {arm: best(tried)["lr"] for arm, tried in rates.items()})
+        train_all([job for arm, _, job in planned if job.trained is None and (arm != BASE or config.sft is None)])
+    except OutOfTime:
+        seeds = _whole_seeds(planned)
+        if not seeds:
+            raise UsageError(
+                f"no seed is finished after {minutes:g} minutes; finished runs are kept, the same command goes on"
+            ) from None
+        say(f"{minutes:g} minutes are over: results of {many(len(seeds), 'seed')}, {', '.join(map(str, seeds))}")
+        config = config.model_copy(update={"seeds": seeds})
+        planned = [(arm, seed, job) for arm, seed, job in planned if seed is None or seed in seeds]
+        command = f"{command} {shlex.quote(f'seeds={list(seeds)}')}" if command else ""
     if made := [job for _, _, job in planned if job.trained is not None]:
         run_all(made)  # of the weights of those before
     tuned = choose_temperatures(config, planned, rates, run_all) if config.tune else None
@@ -112,10 +142,10 @@ def _warnings(config: StudyConfig) -> dict[str, list[str]]:
     return told
 
 
-def _plan(config: StudyConfig, base: Job, lr: Mapping[str, float]) -> list[tuple[str, int | None, Job]]:
+def _plan(config: StudyConfig, base: Job, lr: Mapping[str, float]) -> Plan:
     """The base model, then every seed of every arm; seeds outside, so that a study that is stopped has whole comparisons."""
     home = config.out / "runs"
-    planned: list[tuple[str, int | None, Job]] = [(BASE, None, base)]
+    planned: Plan = [(BASE, None, base)]
     jobs = {
         (arm, seed): Job(
             config=config.train_config(arm, seed=seed, out=home / f"{arm}-{seed}", lr=lr.get(config.trained_by(arm))),
@@ -130,6 +160,13 @@ def _plan(config: StudyConfig, base: Job, lr: Mapping[str, float]) -> list[tuple
         for arm in config.arms
     }
     return planned + [(arm, seed, job) for (arm, seed), job in jobs.items()]
+
+
+def _whole_seeds(planned: Plan) -> tuple[int, ...]:
+    """The seeds that every arm which trains has finished, in their order; none without the base model."""
+    under_way = {seed for _, seed, job in planned if job.trained is None and not is_finished(job)}
+    seeds = dict.fromkeys(seed for _, seed, _ in planned if seed is not None)
+    return () if None in under_way else tuple(seed for seed in seeds if seed not in under_way)
 
 
 def _run_all(jobs: list[Job], n: int, say: Say, tick: Say) -> None:
