@@ -1,6 +1,6 @@
 """Does a cure of the training loop cure the inference loop, or the other way round? {plain, preserved} × {overlong, parallel}.
 
-    python -m benchmarks.findings.two_loops make         trains studies/two-loops.toml, asks its policies, some 4 minutes of an H200
+    python -m benchmarks.findings.two_loops make         trains studies/two-loops.toml, asks its policies, 8 minutes of an H200
     python -m benchmarks.findings.two_loops              the tables, from studies/results/two-loops/thinking.parquet
 
 Training loop: plain GRPO against an exact KL with batch exploration; its failure is fewer different answers, and a lower pass@8. Inference loop: one
