@@ -63,7 +63,7 @@ def overhead(found: dict[str, Any], *, draws: int = 2000) -> dict[str, Any]:
     """Seconds of steps with and without the capture: the mean ratio of neighbouring blocks, bootstrapped over these pairs.
 
     The first step after a switch is left out: the thread may still be writing what the block before handed over. So is the first
-    pair of blocks, in which the device warms up. Which of a pair comes first changes from pair to pair, so that a drift cancels.
+    pair of blocks, in which the device warms up. Which of a pair comes first is drawn, so that a drift cancels.
     """
     block, seconds, captured = found["block"], np.array(found["seconds"]), np.array(found["captured"])
     kept = np.array([n for n in range(2 * block, len(seconds) // (2 * block) * 2 * block) if n % block])
