@@ -203,8 +203,22 @@ def test_the_overhead_is_the_mean_ratio_of_neighbouring_blocks():
     own = [0.01 if on else 0.0 for on in captured]
     told = {"block": 4, "prompts": 2, "samples": 4, "tokens": 16}
     seconds = [float(each) for block in blocks for each in block]
-    found = overhead({"seconds": seconds, "captured": captured, "capture_seconds": own, **told})
+    # The training thread is without a CPU for 30 ms of a step with the capture and 10 ms of one without; the other thread has 12 ms.
+    busy = [each - (0.03 if on else 0.01) for each, on in zip(seconds, captured, strict=True)]
+    threads = {"capture_seconds": own, "cpu_seconds": busy, "writer_seconds": [0.012 if on else 0.0 for on in captured]}
+    found = overhead({"seconds": seconds, "captured": captured, **threads, **told})
     assert (found["steps_on"], found["steps_off"], found["pairs"]) == (6, 6, 2)
     assert found["overhead"] == pytest.approx((0.02 + 0.04) / 2)
     assert found["overhead_95"] == pytest.approx([0.02, 0.04])
     assert found["training_thread_share"] == pytest.approx(0.01 / 1.55)
+    idle = found["idle_seconds_on"], found["idle_seconds_off"], found["writer_cpu_seconds"]
+    assert idle == pytest.approx((0.03, 0.01, 0.012))
+
+
+def test_one_block_of_every_pair_is_captured_and_not_always_the_first(tmp_path):
+    from benchmarks.adapters.trl_arm import Blocks
+
+    blocks = Blocks(str(tmp_path / "run"), 4)
+    on = [blocks._is_on(block) for block in range(40)]
+    assert all(first != second for first, second in zip(on[::2], on[1::2], strict=True))
+    assert 4 < sum(on[::2]) < 16
