@@ -18,6 +18,7 @@ from equipoise.rollouts.batch import Rollouts  # noqa: E402
 from equipoise.rollouts.folder import list_parts, open_folder  # noqa: E402
 from equipoise.rollouts.run import RunInfo  # noqa: E402
 from equipoise.rollouts.writer import RunWriter  # noqa: E402
+from equipoise.rollouts.writer_process import WriterProcess  # noqa: E402
 
 PAD, END = 0, 1
 N, T, L, G = 14, 9, 6, 4  # the last group is not whole
@@ -135,7 +136,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_columns_are_those_of_a_loop_over_the_completions(case, tmp_path):
     drawn, correct = CASES[case]
-    thread = RecordThread(RunWriter(tmp_path / "columns", RunInfo("trl", run_id="run")), rendering(correct))
+    thread = RecordThread(WriterProcess(tmp_path / "columns", RunInfo("trl", run_id="run")), rendering(correct))
     thread.hand_over(drawn)
     thread.flush()
     slow = RunWriter(tmp_path / "rows", RunInfo("trl", run_id="run"))

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from benchmarks.adapters.trl_arm import SHOTS, TASK, read_line, writer_clock
+from benchmarks.adapters.trl_arm import SHOTS, TASK, read_line, thread_clock
 from equipoise.adapters.trl import Capture
 from equipoise.models.pretrained import find_smollm2
 
@@ -101,7 +101,7 @@ def measure(*, steps: int, prompts: int, samples: int, tokens: int) -> dict[str,
         for step in range(WARMUP + steps):
             inputs, rewards, logp, entropy = drawn.draw(step + 1)
             trainer.state.global_step = step
-            began = writer_clock()
+            began = thread_clock()
             start = time.perf_counter()
             capture.scored(trainer, rows, inputs, rewards)
             capture.seen(trainer, inputs, logp, entropy)
@@ -109,7 +109,7 @@ def measure(*, steps: int, prompts: int, samples: int, tokens: int) -> dict[str,
             beside.append(timed(launch))
             capture.log(step + 1, {"loss": 0.1, "entropy": 1.0, "reward": 0.5, "grad_norm": 1.0})
             capture.flush()
-            cpu.append(writer_clock() - began)
+            cpu.append(thread_clock() - began)
             alone.append(timed(launch))
     held = np.array(beside) - np.array(alone)
     return {

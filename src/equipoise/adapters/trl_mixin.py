@@ -168,7 +168,7 @@ class _Boundaries(TrainerCallback):  # type: ignore[misc]  # Any where transform
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.exploring.capture is not None:
             self.exploring.capture.close(self.exploring.trainer)
-        self._flush()
+            self.exploring.capture.rest()
 
     def _flush(self) -> None:
         if self.exploring.capture is not None:

@@ -1,4 +1,4 @@
-"""One generation batch of TRL as rows of the record, made and written by a thread beside the training. Axes: N completions, T tokens."""
+"""One generation batch of TRL as rows of the record, made by a thread beside the training. Axes: N completions, T tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from equipoise.adapters.trl_texts import Read, TokenTexts, decoder_of, verdict
 from equipoise.errors import UsageError
 from equipoise.rollouts.arrays import column_of, join_lists, join_maps, pick_texts, repeat_value
 from equipoise.rollouts.batch import Rollouts
-from equipoise.rollouts.writer import RunWriter
+from equipoise.rollouts.writer_process import WriterProcess
 
 WAITING = 4  # batches that may wait for the disk before training waits for it
 
@@ -133,9 +133,9 @@ def refuse_another_run(folder: Path, *, found: bool, step: int) -> None:
 
 
 class RecordThread:
-    """Writes what it is handed, in order. A batch that cannot be written stops the training at the next hand-over, or at `flush`."""
+    """Makes rows of what it is handed and has them written, in order. A batch that cannot be written stops the training at the next hand-over, or at `flush`."""
 
-    def __init__(self, writer: RunWriter, rendering: Rendering) -> None:
+    def __init__(self, writer: WriterProcess, rendering: Rendering) -> None:
         self.writer, self.rendering = writer, rendering
         self._waiting: queue.Queue[Drawn | tuple[int, Mapping[str, Any]]] = queue.Queue(maxsize=WAITING)
         self._failed: BaseException | None = None
@@ -149,6 +149,11 @@ class RecordThread:
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         self._check()
         self._waiting.put((step, metrics))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was handed over is on disk."""
+        return not self._waiting.unfinished_tasks
 
     def flush(self) -> None:
         """Wait until all is on disk."""
