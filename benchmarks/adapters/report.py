@@ -70,12 +70,14 @@ def overhead_of(found: dict[str, Any]) -> list[str]:
     """What steps with the capture take more, from overhead.json."""
     low, high = found["overhead_95"]
     kept = "within" if high <= AIM else "not shown to be within" if low <= AIM else "more than"
+    steps = f"{found['completions']:,} completions of {found['tokens']} tokens, learnt in {found['passes']} passes"
     return [
         "",
-        f"Of a step with the capture {found['training_thread_share']:.2%} is spent by the training thread in it; the rest is written by another thread. "
-        f"The time of steps with it differs by {found['overhead']:+.1%} from those without (95 % {low:+.1%} to {high:+.1%}, bootstrap over {found['pairs']} pairs of neighbouring "
-        f"blocks, {found['steps_on']} steps with and {found['steps_off']} without, of one run that had the machine to itself; {found['completions']} completions of "
-        f"{found['tokens']} tokens, median {found['median_seconds_off']:.2f} s a step): {kept} the {AIM:.0%} that it may cost.",
+        f"The time of steps with the capture differs by {found['overhead']:+.1%} from those without (95 % {low:+.1%} to {high:+.1%}, bootstrap over {found['pairs']} pairs of "
+        f"neighbouring steps, of one run that had the machine to itself; {steps}, median {found['median_seconds_off']:.2f} s): {kept} the {AIM:.0%} that it may cost. "
+        f"{found['training_thread_share']:.2%} of a step is spent by the training thread in it. Another thread makes rows, in {found['thread_cpu_seconds'] * 1000:.0f} ms of CPU time, "
+        f"and another process writes them, before the step ends in all but {found['unfinished']} of {sum(found['captured'])} steps. "
+        "Not measured: steps of a second and less, which small operations and the CPU bound.",
     ]
 
 

@@ -1,7 +1,7 @@
 """RLCR against the binary reward: accuracy, calibration of the stated confidence, and voting with it.
 
     python -m benchmarks.findings.confidence make              trains studies/confidence.toml and asks, a quarter of an hour on two cores
-    python -m benchmarks.findings.confidence make --thinker    the same for studies/confidence-thinker.toml, on a GPU; not yet run
+    python -m benchmarks.findings.confidence make --thinker    the same for studies/confidence-thinker.toml, on a GPU; trained, not yet asked
     python -m benchmarks.findings.confidence                   the tables, from studies/results/confidence*/stated.parquet
 
 ECE is over the ten confidences that can be stated. AUROC: the chance that a right answer states more than a wrong one, over all problems, and

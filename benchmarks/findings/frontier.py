@@ -1,6 +1,7 @@
 """The frontier of pass@1 and pass@k: the area of every arm of its studies, what each part of the recipe adds, and which arm is worth averaging.
 
-python -m benchmarks.findings.frontier     the tables, from studies/results/{frontier,held-out-trips,frontier-small,frontier-small-confirmed}
+python -m benchmarks.findings.frontier     the tables, from studies/results/{frontier,frontier-confirmed,held-out-trips,
+                                           frontier-small,frontier-small-confirmed}
 """
 
 from __future__ import annotations
@@ -107,12 +108,12 @@ def scouting(name: str, results: dict[str, Any]) -> str:
 def main() -> None:
     found = {
         name: read_json(RESULTS / name / "results.json")
-        for name in ("frontier", "held-out-trips", "frontier-small", "frontier-small-confirmed")
+        for name in ("frontier", "frontier-confirmed", "held-out-trips", "frontier-small", "frontier-small-confirmed")
     }
     for name, results in found.items():
         print(f"{name}\n\n{fronts(results)}\n")
     print(f"what each part adds: frontier\n\n{parts(found['frontier'])}\n")
-    for name in ("frontier-small", "frontier-small-confirmed"):
+    for name in ("frontier-confirmed", "frontier-small", "frontier-small-confirmed"):
         print(f"averages: {name}\n\n{averages(found[name])}\n")
     print(f"frontier-small\n\n{scouting('frontier-small', found['frontier-small'])}")
 

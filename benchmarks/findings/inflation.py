@@ -4,7 +4,7 @@
                                                      studies/results/{two-loops,confidence-thinker,inflation-smollm2}/thinking.parquet
                                                      where they are
     python -m benchmarks.findings.inflation make     trains studies/confidence-thinker.toml where it is not trained yet, and asks its policies:
-                                                     on a GPU; not yet run
+                                                     some 20 minutes of a shared H200
 
 The language model is taught and asked by `benchmarks.findings.inflation_smollm2`.
 

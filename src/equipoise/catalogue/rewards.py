@@ -107,6 +107,7 @@ REWARDS: tuple[Method, ...] = (
             "studies/results/collapse",
             "studies/results/collapse-cpu",
             "studies/results/frontier",
+            "studies/results/frontier-confirmed",
             "studies/results/frontier-small",
             "studies/results/history",
             "studies/results/smollm2",
@@ -296,6 +297,7 @@ REWARDS: tuple[Method, ...] = (
         status="proven",
         results=(
             "studies/results/frontier",
+            "studies/results/frontier-confirmed",
             "studies/results/frontier-small",
             "studies/results/frontier-small-confirmed",
             "studies/results/held-out-trips",

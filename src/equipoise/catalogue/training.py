@@ -384,6 +384,7 @@ TRAINING: tuple[Method, ...] = (
             "studies/results/collapse",
             "studies/results/collapse-cpu",
             "studies/results/frontier",
+            "studies/results/frontier-confirmed",
             "studies/results/frontier-small",
             "studies/results/frontier-small-confirmed",
             "studies/results/held-out-trips",

@@ -132,6 +132,7 @@ def serve(folder: Path, requests: IO[bytes], replies: IO[bytes]) -> None:
         data = requests.read(request["bytes"])
         if len(data) < request["bytes"]:
             return  # the one who asked died in the middle
+        reply: dict[str, Any]
         try:
             reply = {"value": _answer(writer, request, data)}
         except UsageError as problem:
