@@ -54,6 +54,15 @@ def test_what_is_given_wins_over_the_recipe(tmp_path):
     assert exploring(tmp_path, recipe="grpo").average is None
 
 
+def test_a_recipe_without_its_average_blends_the_checkpoint_itself(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "equipoise"):
+        own = exploring(tmp_path, recipe="preserve", average="none")
+    assert own.average is None
+    assert own._exploring.exact_kl is not None
+    told = f"after training: equipoise blend MODEL {tmp_path / 'checkpoint-N'} --at 0.7 -o FOLDER"
+    assert sum(told in record.getMessage() for record in caplog.records) == 1
+
+
 @pytest.mark.parametrize("recipe", recipes(), ids=lambda recipe: recipe.name)
 def test_the_adapter_takes_every_recipe_that_has_a_line_and_refuses_the_others(tmp_path, recipe):
     found = next((each for each in recipe_pastes(recipe) if each.host == "trl"), None)

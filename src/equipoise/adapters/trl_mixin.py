@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 from transformers import TrainerCallback
@@ -41,7 +41,7 @@ class ExplorationMixin:
     `exploration`: specs such as "clip_cov_step:share=0.0002", an `Exploration`, or an `equipoise.recipe`. `capture`: a run folder, or a `Capture`.
     `correct`: the reward function whose 1 means that a completion is right. `read`: text → the answer that it states. `average`: decay of a
     moving average of the weights, kept in `self.average` and saved with every checkpoint. `recipe`: one of the catalogue by its name, its
-    methods and its average; what is given beside it replaces its part.
+    methods and its average; what is given beside it replaces its part, and average="none" leaves that out.
     """
 
     beta: float  # TRL's
@@ -53,7 +53,7 @@ class ExplorationMixin:
         capture: Capture | Path | str | None = None,
         correct: str | None = None,
         read: Read = read_answer,
-        average: float | None = None,
+        average: float | Literal["none"] | None = None,
         recipe: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -73,7 +73,7 @@ class ExplorationMixin:
         self._beta_of_loss = config.beta
         if config.beta == 0.0 and reads(objective, "ref_logp_BT"):
             config.beta = 1.0  # TRL has a reference model only for a KL of its own: its loss gets the 0 back
-        self.average = None if average is None else AverageWeights(average)
+        self.average = None if average is None or average == "none" else AverageWeights(average)
         super().__init__(*args, **kwargs)
         config.beta = self._beta_of_loss
         self._exploring = Exploring(
@@ -90,7 +90,7 @@ class ExplorationMixin:
         if self.average is not None:
             self.add_callback(self.average)  # type: ignore[attr-defined]
         if self.is_world_process_zero():  # type: ignore[attr-defined]
-            for line in (*plan.told, *_to_blend(row, config)):
+            for line in (*plan.told, *_to_blend(row, config, averaged=self.average is not None)):
                 logger.warning("equipoise: %s", line)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -131,11 +131,11 @@ class ExplorationMixin:
             self._exploring.restore(Path(checkpoint))
 
 
-def _to_blend(recipe: Recipe | None, config: Any) -> tuple[str, ...]:
+def _to_blend(recipe: Recipe | None, config: Any, *, averaged: bool) -> tuple[str, ...]:
     """What is left to do when training has ended."""
     if recipe is None or recipe.blend is None:
         return ()
-    trained = Path(config.output_dir, "checkpoint-N", *(() if recipe.ema is None else (FOLDER,)))
+    trained = Path(config.output_dir, "checkpoint-N", *((FOLDER,) if averaged else ()))
     return (
         f"{recipe.name} hands over a blend; after training: equipoise blend MODEL {trained} --at {recipe.blend:g} -o FOLDER",
     )
