@@ -29,7 +29,7 @@ PATIENCE = (
 
 # All that the child gets of the environment: a text that tricks a library into running code finds no keys there.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 Failure = Literal["timeout", "error"]
 
@@ -216,7 +216,7 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
 
 def _environment() -> dict[str, str]:
     own = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    own |= dict.fromkeys(ONE_THREAD, "1")
+    own |= dict.fromkeys(_ONE_THREAD, "1")
     own["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     own["PYTHONHASHSEED"] = "0"  # a library that draws from a set must draw the same in the next child
     own["PYTHONDONTWRITEBYTECODE"] = "1"

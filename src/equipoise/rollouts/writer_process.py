@@ -17,7 +17,6 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from equipoise.child import ONE_THREAD
 from equipoise.errors import UsageError
 from equipoise.files import plain
 from equipoise.rollouts.batch import Rollouts
@@ -83,7 +82,7 @@ def _start(folder: Path) -> subprocess.Popen[bytes]:
         [sys.executable, "-P", "-m", "equipoise.rollouts.writer_process", str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=environment | dict.fromkeys(ONE_THREAD, "1"),
+        env=environment | {"OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
 
