@@ -4,8 +4,9 @@
 
 A comparison is a difference on the same problems between a method and its baseline, better above 0. A strategy's baseline gets as many
 tokens (or, for an early stop, keeps as much of the whole vote: then the tokens are compared). A training method's is the arm that
-differs in nothing else and draws as many rollouts, in pass@1 and in pass@k for the largest k at the study's temperature. It tells
-where its 95 % interval leaves out 0; one without an interval does not tell. The rule, over all comparisons of a method:
+differs in nothing else and draws as many rollouts, in pass@1 and in pass@k for the largest k at the study's temperature; a study of
+fewer than three seeds is a trial and does not count. It tells where its 95 % interval leaves out 0; one without an interval does not
+tell. The rule, over all comparisons of a method:
 
     untested   there is none
     neutral    none is above 0
@@ -40,6 +41,7 @@ from equipoise.measures.intervals import paired_difference
 HERE = Path(__file__).parent
 CURVE = "pass@64 to the curve at equal pass@1"
 # Game of 24 is Countdown with one target: another pool and model, not another family.
+LEAST_SEEDS = 3
 FAMILY = {"trips": "trips", "countdown": "Countdown", "game24": "Countdown", "math-rm8": "MATH", "cruxeval": "CRUXEval"}
 STOPS = {"settled": "settled", "anytime": "anytime", "adaptive consistency": "adaptive_consistency", "ESC": "esc"}
 
@@ -214,6 +216,8 @@ def _studies() -> Iterator[Comparison]:
     """Arms that differ by one method from the one that the study compares them with, or that have one more than any other."""
     for path in sorted((HERE.parent / "studies" / "results").glob("*/results.json")):
         study = json.loads(path.read_text())
+        if len(study["seeds"]) < LEAST_SEEDS:
+            continue
         trained = {arm: recipe for arm, recipe in study["recipes"].items() if not recipe.get("made_of")}
         for arm, against in itertools.permutations(trained, 2):
             mine, other = trained[arm], trained[against]

@@ -180,3 +180,12 @@ def test_what_a_study_does_not_compare_is_compared_problem_by_problem(tmp_path):
     assert statuses._passed(tmp_path, "b", 1.0, 2).tolist() == [[0.0, 1.0]]
     kept = {"arm": "a", "against": "b", "temperature": 1.0, "name": "pass@1", "low": 0.25, "high": 0.75}
     assert statuses._paired({"differences": [kept], "headline": 1.0}, tmp_path, "a", "b", 1) == kept
+
+
+def test_a_trial_of_fewer_than_three_seeds_does_not_count():
+    found = {
+        path.parent.name: json.loads(path.read_text())["seeds"] for path in ROOT.glob("studies/results/*/results.json")
+    }
+    trials = {name for name, seeds in found.items() if len(seeds) < 3}
+    assert trials
+    assert not trials & {each.results.rpartition("/")[2] for each in read_comparisons()}
