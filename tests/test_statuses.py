@@ -182,10 +182,11 @@ def test_what_a_study_does_not_compare_is_compared_problem_by_problem(tmp_path):
     assert statuses._paired({"differences": [kept], "headline": 1.0}, tmp_path, "a", "b", 1) == kept
 
 
-def test_a_trial_of_fewer_than_three_seeds_does_not_count():
-    found = {
-        path.parent.name: json.loads(path.read_text())["seeds"] for path in ROOT.glob("studies/results/*/results.json")
-    }
-    trials = {name for name, seeds in found.items() if len(seeds) < 3}
-    assert trials
-    assert not trials & {each.results.rpartition("/")[2] for each in read_comparisons()}
+@pytest.mark.parametrize(("seeds", "counts"), [([20, 21, 22], True), ([20, 21], False)])
+def test_a_trial_of_fewer_than_three_seeds_does_not_count(tmp_path, monkeypatch, seeds, counts):
+    real, folder = ROOT / "studies/results/frontier-small", tmp_path / "studies/results/one"
+    folder.mkdir(parents=True)
+    (folder / "problems.parquet").symlink_to(real / "problems.parquet")
+    (folder / "results.json").write_text(json.dumps(json.loads((real / "results.json").read_text()) | {"seeds": seeds}))
+    monkeypatch.setattr(statuses, "HERE", tmp_path / "benchmarks")
+    assert bool(list(statuses._studies())) is counts

@@ -86,6 +86,8 @@ def test_a_process_that_was_killed_is_named_and_a_later_request_starts_another(w
         writer.write_batches([batch(2)])
     assert writer.write_batches([batch(2)]) == 3
     assert len(list(open_folder(writer.folder).rollouts())) == 2
+    os.kill(writer._process.pid, signal.SIGKILL)
+    writer.close()  # nothing was under way: nothing is lost
 
 
 def test_it_ends_when_told_though_a_fork_of_ours_holds_its_pipe(writer):

@@ -106,6 +106,21 @@ def scouting(name: str, results: dict[str, Any]) -> str:
     return table((f"{mine} − {other}", "T = 1"), rows)
 
 
+def along_the_front(name: str) -> str:
+    """The recipe against the other averages, at a low temperature and at 1: what the area does not tell apart."""
+    arms = read_arms(RESULTS / name)
+    ks = (1, arms[BASE].ks[-1])
+
+    def row(other: str, temperature: float) -> tuple[str, ...]:
+        at = arms[BASE].temperatures.index(temperature)
+        mine, theirs = ([np.asarray(arms[arm].passes(k)[:, at]) for k in ks] for arm in (RECIPE, other))
+        return (other, f"{temperature:g}", *(told(difference(*pair)) for pair in zip(mine, theirs, strict=True)))
+
+    others = [arm for arm in arms if arm.endswith("_ema")]
+    heads = (f"{RECIPE} −", "T", *(f"pass@{k}" for k in ks))
+    return table(heads, [row(other, temperature) for other in others for temperature in (0.3, 1.0)])
+
+
 def main() -> None:
     found = {name: read_json(RESULTS / name / "results.json") for name in (*SHOWN_WHOLE, "frontier-options")}
     for name in SHOWN_WHOLE:
@@ -113,6 +128,7 @@ def main() -> None:
     print(f"what each part adds: frontier\n\n{parts(found['frontier'])}\n")
     for name in ("frontier-confirmed", "frontier-small", "frontier-small-confirmed", "frontier-options"):
         print(f"averages: {name}\n\n{averages(found[name])}\n")
+    print(f"frontier-confirmed\n\n{along_the_front('frontier-confirmed')}\n")
     print(f"frontier-small\n\n{scouting('frontier-small', found['frontier-small'])}")
 
 

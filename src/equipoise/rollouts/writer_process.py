@@ -50,11 +50,12 @@ class WriterProcess:
         self._ask({"do": "rewind", "step": step})
 
     def close(self) -> None:
-        """End the process. The next request starts another."""
-        if self._process is not None:
-            self._ask({"do": "end"})  # the end of the pipe may not reach it: a data loader's worker can hold it open
-            with self._taking_turns:
-                process, self._process = self._process, None
+        """End the process, which has answered all that it was asked. The next request starts another."""
+        with self._taking_turns:
+            process, self._process = self._process, None
+            if process is not None:
+                # The end of the pipe may not reach it: a data loader's worker can hold it open.
+                _exchange(process, {"do": "end"}, None)
                 process.communicate()
 
     def _ask(self, request: Mapping[str, Any], data: pa.Buffer | None = None) -> Any:
