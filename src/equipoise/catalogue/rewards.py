@@ -300,6 +300,7 @@ REWARDS: tuple[Method, ...] = (
             "studies/results/frontier-confirmed",
             "studies/results/frontier-small",
             "studies/results/frontier-small-confirmed",
+            "studies/results/frontier-smollm2",
             "studies/results/held-out-trips",
         ),
     ),

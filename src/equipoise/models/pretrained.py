@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from equipoise.base import Prompt
 from equipoise.errors import MissingExtra, UsageError
 from equipoise.models.cache import Past
-from equipoise.models.language_model import Head, hidden_states
+from equipoise.models.language_model import Head
 
 try:
     from transformers import AutoModelForCausalLM, AutoTokenizer, Cache
@@ -79,11 +79,15 @@ class TransformersModel(nn.Module):
 
     @torch.no_grad()
     def _check_head(self) -> None:
-        """Its own logits of a few tokens against ours: finds soft-capped and scaled logits, whatever their setting is called."""
+        """Its own logits of a few tokens against ours: finds soft-capped and scaled logits, whatever their setting is called.
+
+        From the hidden states of its own pass: ours has another mask, and in half precision or TF32 the rounding of two ways through
+        many layers may differ by more than a soft cap does.
+        """
         head = self.head
         ids_1T = torch.arange(1, 5, device=head.weight_VD.device)[None] % len(head.weight_VD)
         theirs = self.inner(input_ids=ids_1T, use_cache=False).logits.double()
-        hidden_1TD = hidden_states(self, ids_1T, torch.ones_like(ids_1T, dtype=torch.bool))
+        hidden_1TD = self.inner.base_model(input_ids=ids_1T, use_cache=False).last_hidden_state
         ours = hidden_1TD.double() @ head.weight_VD.double().T
         if head.bias_V is not None:
             ours = ours + head.bias_V.double()
