@@ -1,11 +1,13 @@
 """The frontier of pass@1 and pass@k: the area of every arm of its studies, what each part of the recipe adds, and which arm is worth averaging.
 
 python -m benchmarks.findings.frontier     the tables, from studies/results/{frontier,frontier-confirmed,held-out-trips,frontier-smollm2,
-                                           frontier-small,frontier-small-confirmed,frontier-options,frontier-medium-options}
+                                           frontier-small,frontier-small-confirmed,frontier-options,frontier-medium-options,
+                                           frontier-cooler}
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,11 @@ import numpy as np
 from benchmarks.findings.arms import read_arms
 from benchmarks.findings.outcomes import told
 from benchmarks.findings.studied import RESULTS, Floats, table
+from equipoise.errors import UsageError
 from equipoise.files import read_json
 from equipoise.lab.study_config import BASE
-from equipoise.lab.study_numbers import difference
+from equipoise.lab.study_numbers import Policies, difference
+from equipoise.lab.study_volume import volumes
 
 SHOWN_WHOLE = (
     *("frontier", "frontier-confirmed", "held-out-trips", "frontier-smollm2"),
@@ -23,7 +27,8 @@ SHOWN_WHOLE = (
 )
 OPTIONS = ("frontier-options", "frontier-medium-options")  # of the averaged recipe
 SHOWN = (0.3, 0.6, 1.0, 1.3)  # temperatures
-PLAIN, RECIPE, AVERAGED = "grpo", "replay_and_kl_ema_blend", "replay_and_kl_ema"
+COOLER = ("frontier-small-confirmed", "frontier-cooler")  # seeds, problems and samples are the same
+PLAIN, RECIPE, AVERAGED, COOLED = "grpo", "replay_and_kl_ema_blend", "replay_and_kl_ema", "cool_replay_and_kl_ema"
 # Part, an arm with it, the same arm without.
 PARTS = (
     ("exact KL", "kl_exact", PLAIN),
@@ -49,7 +54,29 @@ def read_areas(results: dict[str, Any]) -> Areas:
     }
 
 
-def fronts(results: dict[str, Any]) -> str:
+def side_by_side(names: Sequence[str]) -> dict[str, Any]:
+    """Areas and points of several studies as of one: they must have the same seeds, problems and samples."""
+    arms: dict[str, Policies] = {}
+    for name in names:
+        arms = read_arms(RESULTS / name) | arms  # the base model once, as the first has it
+    first = arms[BASE].outcomes[0]
+    seeds = {arm.seeds for arm in arms.values() if arm.arm != BASE}
+    if len(seeds) > 1 or any(each.problems != first.problems for arm in arms.values() for each in arm.outcomes):
+        raise UsageError(f"{', '.join(names)} do not share seeds and problems: their arms cannot be paired")
+    k = arms[BASE].ks[-1]
+
+    def points(arm: Policies) -> list[dict[str, Any]]:
+        means = {f"pass@{of}": arm.passes(of).mean(axis=(0, 2)) for of in (1, k)}
+        return [
+            {"temperature": temperature} | {name: {"value": float(mean_T[at])} for name, mean_T in means.items()}
+            for at, temperature in enumerate(arm.temperatures)
+        ]
+
+    front = [{"arm": arm.arm, "points": points(arm)} for arm in arms.values()]
+    return {"k_max": k, "volumes": volumes(list(arms.values()), k=k), "frontier": front}
+
+
+def fronts(results: dict[str, Any], against: Sequence[str] = (BASE, PLAIN, RECIPE)) -> str:
     """pass@1 / pass@k at some temperatures, and the area over all of them."""
     areas, k = read_areas(results), results["k_max"]
     points = {row["arm"]: {point["temperature"]: point for point in row["points"]} for row in results["frontier"]}
@@ -62,11 +89,11 @@ def fronts(results: dict[str, Any]) -> str:
             arm,
             *(f"{point['pass@1']['value']:.3f} / {point[f'pass@{k}']['value']:.3f}" for point in at),
             told(areas[arm]["area"], signed=False),
-            *(told(to[other]) if other in to else "" for other in (BASE, PLAIN, RECIPE)),
+            *(told(to[other]) if other in to else "" for other in against),
             f"{above} of {len(to)}",
         )
 
-    heads = ("arm", *(f"T = {temperature:g}" for temperature in SHOWN), "area", "Δ base", "Δ grpo", "Δ recipe", "above")
+    heads = ("arm", *(f"T = {each:g}" for each in SHOWN), "area", *(f"Δ {other}" for other in against), "above")
     return table(heads, [row(arm) for arm in areas])
 
 
@@ -129,6 +156,7 @@ def main() -> None:
     found = {name: read_json(RESULTS / name / "results.json") for name in (*SHOWN_WHOLE, *OPTIONS)}
     for name in SHOWN_WHOLE:
         print(f"{name}\n\n{fronts(found[name])}\n")
+    print(f"{', '.join(COOLER)}\n\n{fronts(side_by_side(COOLER), (BASE, AVERAGED, COOLED))}\n")
     print(f"what each part adds: frontier\n\n{parts(found['frontier'])}\n")
     for name in ("frontier-confirmed", "frontier-small", "frontier-small-confirmed", *OPTIONS):
         print(f"averages: {name}\n\n{averages(found[name])}\n")
