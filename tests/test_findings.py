@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.findings import frontier, law, transfer
 from benchmarks.findings.studied import Studied
+from equipoise.errors import UsageError
 from equipoise.files import read_json
 
 
@@ -75,6 +76,14 @@ def test_the_frontier_tells_areas_what_averaging_adds_and_how_many_an_arm_surpas
     )
     assert [line.split(" | ")[-1] for line in lines[2:]] == ["1 of 2 |", "0 of 2 |", "2 of 2 |"]
     assert frontier.averages(results).splitlines()[2:] == ["| grpo | 0.200 | 0.500 | +0.300 [+0.200, +0.400] |  |"]
+
+
+def test_studies_side_by_side_are_told_as_each_tells_itself_and_only_where_they_pair():
+    name = "frontier-small-confirmed"
+    alone = read_json(frontier.RESULTS / name / "results.json")
+    assert frontier.fronts(frontier.side_by_side([name])) == frontier.fronts(alone)
+    with pytest.raises(UsageError, match="do not share seeds and problems"):
+        frontier.side_by_side([name, "frontier-options"])
 
 
 def test_the_page_of_the_frontier_has_what_its_command_prints():

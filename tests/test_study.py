@@ -455,6 +455,21 @@ def test_a_run_that_fails_beside_others_is_told_in_one_line_and_stops_them(tmp_p
     )
 
 
+def test_a_run_that_dies_beside_others_begins_no_more_and_takes_none_of_their_work(tmp_path, monkeypatch):
+    script = tmp_path / "python"  # instead of the interpreter: the first arm dies at once, the base takes a while
+    script.write_text(
+        '#!/bin/sh\nhere=$(dirname "$3")\ntouch "$here/begun"\n'
+        'case "$here" in */grpo-0) echo out of memory; exit 1;; */base) sleep 1; touch "$here/ended";; esac\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr("equipoise.lab.study.sys.executable", str(script))
+    with pytest.raises(ChildProcessError, match=r"runs/grpo-0 failed: out of memory; finished runs are kept"):
+        study(tiny(tmp_path / "study"), jobs=2)
+    runs = tmp_path / "study" / "out" / "runs"
+    assert (runs / "base" / "ended").exists()
+    assert {path.parent.name for path in runs.glob("*/begun")} == {"base", "grpo-0"}
+
+
 def test_learning_rate_and_temperature_are_chosen_on_the_tuning_split(tmp_path):
     made = settings(tmp_path, tune={"lr": (0.3, 1e-6), "problems": 16, "samples": 4})
     made["base"]["evaluation"] = {"problems": 2, "samples": 1}

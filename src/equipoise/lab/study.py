@@ -189,10 +189,15 @@ def _run_all(jobs: list[Job], n: int, say: Say, tick: Say) -> None:
 
 
 def _side_by_side(todo: list[Job], n: int, done: Callable[[int, Job], None], tick: Say) -> None:
-    """Each run in a process of its own, which goes on from its checkpoint if this one dies."""
+    """Each run in a process of its own, which goes on from its checkpoint if this one dies.
+
+    A setting that is refused stops all of them: others may have it too. After any other failure, memory that ran out say, no more are
+    begun, and those under way come to their end.
+    """
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // n)))
     waiting, running, count = list(todo), dict[subprocess.Popen[bytes], Job](), 0
+    failure: ChildProcessError | None = None
     try:
         while waiting or running:
             while waiting and len(running) < n:
@@ -205,13 +210,16 @@ def _side_by_side(todo: list[Job], n: int, done: Callable[[int, Job], None], tic
             for process in [process for process in running if process.poll() is not None]:
                 job = running.pop(process)
                 if process.returncode:
-                    problem = UsageError if process.returncode == 2 else ChildProcessError
-                    raise problem(
-                        f"the run {job.folder} failed: {_last_line(job.folder / 'log.txt')}; finished runs are kept, the same command goes on"
-                    )
+                    told = f"the run {job.folder} failed: {_last_line(job.folder / 'log.txt')}; finished runs are kept, the same command goes on"
+                    if process.returncode == 2:
+                        raise UsageError(told)
+                    failure, waiting = failure or ChildProcessError(told), []
+                    continue
                 count += 1
                 done(count, job)
             tick(", ".join(job.folder.name for job in running.values()))
+        if failure is not None:
+            raise failure
     finally:
         for process in running:
             process.terminate()
