@@ -294,10 +294,11 @@ REWARDS: tuple[Method, ...] = (
             "most_rate=1 keeps every right completion: rejection sampling beside the policy gradient",
             "numbers are ours",
         ),
-        status="proven",
+        status="mixed",
         results=(
             "studies/results/frontier",
             "studies/results/frontier-confirmed",
+            "studies/results/frontier-cooler",
             "studies/results/frontier-small",
             "studies/results/frontier-small-confirmed",
             "studies/results/frontier-smollm2",
