@@ -42,7 +42,7 @@ def test_rows_hold_together():
         assert recipe.name not in names  # `equipoise methods NAME` shows either
         assert re.fullmatch(r"\d{4}\.\d{4,5}", recipe.paper)
         assert recipe.ema is None or 0 < recipe.ema < 1
-        assert recipe.blend is None or 0 < recipe.blend <= 1
+        assert recipe.temperature is None or 0 < recipe.temperature <= 10
 
 
 @pytest.mark.parametrize(("name", "host"), NATIVE)

@@ -409,25 +409,23 @@ def test_a_method_that_a_host_lacks_is_shown_with_what_our_adapter_takes(equipoi
 def test_recipes_are_listed_and_shown_with_what_becomes_of_the_weights(equipoise):
     listed = equipoise("methods", "--json").json["recipes"]
     assert [recipe["name"] for recipe in listed] == ["grpo", "dapo", "skywork_or1", "preserve"]
-    assert [(recipe["ema"], recipe["blend"]) for recipe in listed] == [(None, None)] * 3 + [(0.99, 0.7)]
+    assert [(recipe["temperature"], recipe["ema"]) for recipe in listed] == [(None, None)] * 3 + [(0.5, 0.99)]
     overview = equipoise("methods").out.splitlines()
     at = overview.index("recipes of training:")
     assert [line.split()[0] for line in overview[at + 1 : at + 5]] == [recipe["name"] for recipe in listed]
     assert equipoise("methods", "kl", "--json").json["recipes"] == []
     found = equipoise("methods", "preserve", "--json").json
     assert (found["methods"], [recipe["name"] for recipe in found["recipes"]]) == ([], ["preserve"])
-    assert found["recipes"][0]["methods"] == {
-        "kl": {"coef": 0.05, "kind": "exact"},
-        "rare_replay": {"rows": 192, "coef": 0.5},
-    }
+    assert found["recipes"][0]["methods"] == {"kl": {"coef": 0.05, "kind": "exact"}}
     page = equipoise("methods", "preserve").out.splitlines()
-    assert "  method    rare_replay:rows=192,coef=0.5" in page
-    assert "  average   of the weights over the steps: w̄ ← 0.99 w̄ + 0.01 w" in page
-    assert "  blend     what is handed over: 0.7 of the way from the base to that average" in page
-    assert "  equipoise equipoise train recipe=preserve out=FOLDER" in page
+    assert "  method    kl:coef=0.05,kind=exact" in page
+    assert "  sampling  at temperature 0.5, and so with the policy that learns and a KL" in page
+    assert "  average   of the weights over the steps: w̄ ← 0.99 w̄ + 0.01 w, which is handed over" in page
+    assert "  batch     256 problems × 4 completions a step, updates: 1" in page
+    assert "  equipoise equipoise train recipe=preserve sampling.prompts=256 sampling.samples=4 out=FOLDER" in page
     plain = equipoise("methods", "dapo").out
     assert "average" not in plain
-    assert "blend" not in plain
+    assert "temperature" not in plain
     assert one_line(equipoise("methods", "preserv"), "did you mean 'preserve'?")
 
 

@@ -58,12 +58,12 @@ def test_the_arms_are_grpo_and_preserve_with_equal_rollouts(told):
     plain, kept = (json.loads((folder / arm / "run.json").read_text())["settings"] for arm in ("plain", "kept"))
     assert [arm["title"] for arm in found["arms"]] == ["GRPO", "preserve"]
     assert (plain["recipe"], kept["recipe"]) == ("grpo", "preserve")
-    assert plain["sampling"] == kept["sampling"]
+    assert [run["sampling"]["prompts"] * run["sampling"]["samples"] for run in (plain, kept)] == [512, 512]
+    assert [run["sampling"]["temperature"] for run in (plain, kept)] == [1, 0.5]
     assert kept["method"]["regularisers"] == ["kl:coef=0.05,kind=exact"]
-    # Half of the recipe's rows for half of its batch.
-    assert kept["method"]["demonstrations"] == ["rare_replay:rows=96,coef=0.5"]
-    assert (kept["learning"]["ema"], kept["learning"]["blend"]) == (0.95, 0.7)
-    assert {**kept["learning"], "ema": None, "blend": None} == plain["learning"]
+    assert (kept["learning"]["ema"], kept["learning"]["blend"]) == (0.95, 1)
+    assert {**kept["learning"], "ema": None, "blend": None, "lr": 2e-4} == plain["learning"]
+    assert kept["learning"]["lr"] == 1e-4  # half
 
 
 def test_differences_are_those_of_the_recorded_problems(told):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -86,9 +87,27 @@ def test_studies_side_by_side_are_told_as_each_tells_itself_and_only_where_they_
         frontier.side_by_side([name, "frontier-options"])
 
 
+def as_written(cell):
+    return cell if " of " in cell else re.sub(r"(?<![\d.])0\.", ".", cell).replace("-", "−")
+
+
 def test_the_page_of_the_frontier_has_what_its_command_prints():
     page = (Path(frontier.__file__).parents[2] / "docs/findings/frontier.md").read_text()
     results = read_json(frontier.RESULTS / "frontier" / "results.json")
     for row in frontier.parts(results).splitlines()[2:]:
-        change = row.split(" | ")[-1].rstrip(" |").replace("0.", ".").replace("-", "−")
-        assert f"{change} |" in page
+        assert f"{as_written(row.split(' | ')[-1].rstrip(' |'))} |" in page
+    trial = read_json(frontier.RESULTS / frontier.TRIAL / "results.json")
+    for row in frontier.averages(trial, frontier.CHOSEN).splitlines()[2:]:
+        assert as_written(row.rstrip(" |").split(" | ", 3)[-1]) in page
+    # Every row of the two tables that the answer stands on, but for the arm's name.
+    for names in frontier.TOGETHER[:2]:
+        for row in frontier.fronts(frontier.side_by_side(names)).splitlines()[2:]:
+            cells = [as_written(cell.strip()) for cell in row.strip("|").split("|")]
+            assert f"| {' | '.join(cells[1:6])} |" in page
+            assert f"| {cells[-2]} | {cells[-1]} |" in page
+
+
+def test_the_recipe_is_above_every_other_arm_beyond_the_interval():
+    areas = frontier.read_areas(frontier.side_by_side(frontier.CONFIRMED))
+    assert len(areas) == 12
+    assert all(each["low"] > 0 for each in areas[frontier.RECIPE]["to"].values())

@@ -208,9 +208,22 @@ def test_a_fall_is_from_the_best_budget_and_both_ways_are_compared():
     assert between[1].startswith("+0.125 [")
     assert between[2].startswith("-0.05 [")
     shown = inflation_smollm2.tables(make_rows())
-    assert shown.count("\n| ") == (2 + 5) + (2 + 3)  # heads and rows of both
+    assert shown.count("\n| ") == (2 + 5) + (2 + 5) + (2 + 1)  # heads and rows of the three
     without = [row for row in make_rows() if row["mode"] != "wait"]
     assert "Wait" not in inflation_smollm2.tables(without)
+
+
+def test_every_taught_model_is_shown_by_itself_and_what_it_passed_over():
+    # of the second, one answer more is right to every problem wherever it is forced
+    other = [row | {"seed": 7, "correct": row["correct"] + (row["mode"] == "forced")} for row in make_rows()]
+    found = inflation_smollm2.Asked(make_rows() + other, 1.0)
+    (first, second) = found.by_seed()
+    assert first[:5] == ("0", "0.750", "0.500", "0.125", "0.250")  # of 8 answers: 6, 4, 1 and, with “Wait,”, 2
+    assert second[:5] == ("7", "0.750", "0.750", "0.375", "0.250")
+    assert first[5].startswith("-0.375 [")
+    assert second[5].startswith("-0.375 [")
+    # a right expression in .9 of the thoughts, right answers .125 and .375
+    assert found.passed_over("forced")[1].startswith("-0.650 [")
 
 
 def test_settings_of_the_lesson(tmp_path):

@@ -103,9 +103,16 @@ def test_a_run_that_collapsed_with_a_kl_is_told_a_larger_one(had, told):
 
 
 @pytest.mark.parametrize(
-    ("replays", "advice"), [([], "equipoise methods preserve"), (["rare_replay:rows=96"], "equipoise blend")]
+    ("averages", "advice"),
+    [
+        ({}, "equipoise methods preserve"),
+        ({"learning": {"ema": None}}, "equipoise methods preserve"),
+        ({"learning": {"ema": 0.99}}, "equipoise blend"),
+        ({"average": 0.95}, "equipoise blend"),  # a TRL capture
+        ({"learning": "any file may say it"}, "equipoise methods preserve"),
+    ],
 )
-def test_a_run_of_the_recipe_is_not_told_to_take_it(replays, advice):
-    had = {"method": {"regularisers": ["kl:coef=0.05"], "demonstrations": replays}}
+def test_a_run_of_the_recipe_is_not_told_to_take_it(averages, advice):
+    had = {"method": {"regularisers": ["kl:coef=0.05"]}, **averages}
     failing = Judgement("training-time entropy collapse", 0.9, {"training": "failing", "inference": "unknown"}, ())
     assert prescribe(failing, {}, had).why.endswith(f"({advice}).")

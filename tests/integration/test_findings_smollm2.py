@@ -42,5 +42,5 @@ def test_a_language_model_is_taught_and_asked(tmp_path):
         *(("own", 8), ("capped", 0), ("capped", 4), ("forced", 8), ("wait", 8))
     }
     named = [{"arm": policy.arm, "seed": policy.seed, **row} for row in rows]
-    assert tables(named).count("\n| ") == (2 + 5) + (2 + 3)
+    assert tables(named).count("\n| ") == (2 + 5) + (2 + 5) + (2 + 1)  # heads and rows of the three
     assert teach(config, 0) == policy  # it is there

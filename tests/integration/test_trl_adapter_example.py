@@ -35,9 +35,8 @@ def test_the_example_trains_two_arms_and_diagnoses_both(tmp_path):
     assert shown.count("(25 problems, 400 rollouts)") == 2
 
 
-def test_the_example_that_preserves_averages_and_blends(tmp_path):
+def test_the_example_that_preserves_hands_over_an_average(tmp_path):
     shown = printed("trl_preserve.py", tmp_path, 2, 20)
-    assert f"wrote {tmp_path / 'blended'}: λ = 0.7 of the way" in shown
-    for name in ("base", "plain", "preserved", "preserved, average", "preserved, blended 0.7"):
-        assert f"{name:22} right 0." in shown
-    assert shown.count("different right answers") == 5
+    for name in ("base", "plain", "preserved", "preserved, average"):
+        assert f"{name:19}  at 1 right 0." in shown
+    assert shown.count("different right answers") == 8

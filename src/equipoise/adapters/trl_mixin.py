@@ -41,7 +41,8 @@ class ExplorationMixin:
     `exploration`: specs such as "clip_cov_step:share=0.0002", an `Exploration`, or an `equipoise.recipe`. `capture`: a run folder, or a `Capture`.
     `correct`: the reward function whose 1 means that a completion is right. `read`: text → the answer that it states. `average`: decay of a
     moving average of the weights, kept in `self.average` and saved with every checkpoint. `recipe`: one of the catalogue by its name, its
-    methods and its average; what is given beside it replaces its part, and average="none" leaves that out.
+    methods, its temperature where TRL's own is not changed, and its average; what is given beside it replaces its part, and
+    average="none" leaves that out.
     """
 
     beta: float  # TRL's
@@ -68,6 +69,7 @@ class ExplorationMixin:
             asked, average = with_recipe(asked, row), row.ema if average is None else average
         plan = plan_run(asked, config)
         set_options(config, plan.options)
+        told = plan.told if row is None else (*plan.told, *_at_temperature(row, config))
         objective = build_objective(plan.ours)
         self._exploring: Exploring | None = None
         self._beta_of_loss = config.beta
@@ -90,7 +92,9 @@ class ExplorationMixin:
         if self.average is not None:
             self.add_callback(self.average)  # type: ignore[attr-defined]
         if self.is_world_process_zero():  # type: ignore[attr-defined]
-            for line in (*plan.told, *_to_blend(row, config, averaged=self.average is not None)):
+            if row is not None and self.average is not None:
+                told = (*told, f"{row.name} hands over the average: {Path(config.output_dir, 'checkpoint-N', FOLDER)}")
+            for line in told:
                 logger.warning("equipoise: %s", line)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -131,14 +135,15 @@ class ExplorationMixin:
             self._exploring.restore(Path(checkpoint))
 
 
-def _to_blend(recipe: Recipe | None, config: Any, *, averaged: bool) -> tuple[str, ...]:
-    """What is left to do when training has ended."""
-    if recipe is None or recipe.blend is None:
+def _at_temperature(recipe: Recipe, config: Any) -> tuple[str, ...]:
+    """Set the recipe's temperature where the config has TRL's own, which nobody can tell from one that is not given; say so."""
+    asked, found = recipe.temperature, config.temperature
+    if asked is None or asked == found:
         return ()
-    trained = Path(config.output_dir, "checkpoint-N", *((FOLDER,) if averaged else ()))
-    return (
-        f"{recipe.name} hands over a blend; after training: equipoise blend MODEL {trained} --at {recipe.blend:g} -o FOLDER",
-    )
+    if found != type(config).temperature:
+        return (f"{recipe.name} was measured at temperature {asked:g}, and this run has {found:g}, which stays",)
+    config.temperature = asked
+    return (f"{recipe.name} samples and learns at temperature {asked:g} in place of TRL's {found:g}",)
 
 
 class _Boundaries(TrainerCallback):  # type: ignore[misc]  # Any where transformers is not installed

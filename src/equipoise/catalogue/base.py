@@ -57,7 +57,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Methods chosen together, with the batch they were reported with, and what becomes of the weights."""
+    """Methods chosen together, with the batch they were reported with, the temperature, and what becomes of the weights."""
 
     name: str
     about: str
@@ -66,9 +66,9 @@ class Recipe:
     completions_per_prompt: int
     updates_per_step: int
     paper: str
-    ema: float | None = None  # decay of a moving average of the weights over the steps; None: none is kept
-    # What is handed over: so far from the base to the weights, the averaged ones where there is an average; None: the weights.
-    blend: float | None = None
+    temperature: float | None = None  # of the rollouts, of the policy that learns from them and of a KL; None: as set
+    # Decay of a moving average of the weights over the steps, which is handed over; None: none is kept.
+    ema: float | None = None
 
     @property
     def specs(self) -> tuple[str, ...]:

@@ -88,13 +88,12 @@ def pastes(method: Method | str, **values: Any) -> tuple[Paste, ...]:
 def recipe_pastes(recipe: Recipe) -> tuple[Paste, ...]:
     """The lines that run a whole recipe, for the hosts that take it by its name, in the order of the hosts."""
     chosen = [find_method(name) for name in recipe.methods]
-    found = [Paste("equipoise", (f"equipoise train recipe={recipe.name} out=FOLDER",))]
+    batch = f"sampling.prompts={recipe.prompts_per_step} sampling.samples={recipe.completions_per_prompt}"
+    updates = f" learning.updates={recipe.updates_per_step}" if recipe.updates_per_step > 1 else ""
+    found = [Paste("equipoise", (f"equipoise train recipe={recipe.name} {batch}{updates} out=FOLDER",))]
     if all("trl" in method.hosts or _fed_by_trl(method) for method in chosen):
-        lines = [f"explore(GRPOTrainer)(…, recipe={recipe.name!r}{_verdicts(chosen)})"]
-        if recipe.blend is not None:
-            trained = "CHECKPOINT" if recipe.ema is None else "CHECKPOINT/average"
-            lines.append(f"equipoise blend MODEL {trained} --at {recipe.blend:g} -o FOLDER")
-        found.insert(0, Paste("trl", tuple(lines), _needs_trl("explore")))
+        line = f"explore(GRPOTrainer)(…, recipe={recipe.name!r}{_verdicts(chosen)})"
+        found.insert(0, Paste("trl", (line,), _needs_trl("explore")))
     return tuple(found)
 
 

@@ -299,6 +299,7 @@ REWARDS: tuple[Method, ...] = (
             "studies/results/frontier",
             "studies/results/frontier-confirmed",
             "studies/results/frontier-cooler",
+            "studies/results/frontier-cooler-medium-trials",
             "studies/results/frontier-small",
             "studies/results/frontier-small-confirmed",
             "studies/results/frontier-smollm2",

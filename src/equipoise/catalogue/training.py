@@ -499,13 +499,13 @@ RECIPES: tuple[Recipe, ...] = (
     ),
     Recipe(
         "preserve",
-        about="an exact KL to the base, rare right completions imitated, the average of the weights blended with the base",
-        methods={"kl": {"coef": 0.05, "kind": "exact"}, "rare_replay": {"rows": 192, "coef": 0.5}},
-        prompts_per_step=64,
-        completions_per_prompt=16,
+        about="an exact KL to the base, rollouts and updates at temperature 0.5, small groups, the average of the weights",
+        methods={"kl": {"coef": 0.05, "kind": "exact"}},
+        prompts_per_step=256,
+        completions_per_prompt=4,
         updates_per_step=1,
-        paper="2406.16768",  # average and blend; the numbers are ours
+        paper="2406.16768",  # KL and average; the temperature and the numbers are ours
+        temperature=0.5,
         ema=0.99,
-        blend=0.7,
     ),
 )

@@ -122,11 +122,12 @@ def _recipe_page(recipe: Recipe) -> list[str]:
     batch = f"{recipe.prompts_per_step} problems × {recipe.completions_per_prompt} completions a step, updates: {recipe.updates_per_step}"
     lines = [f"{recipe.name}: {recipe.about}", f"  paper     {recipe.link}"]
     lines += [f"  method    {spec}" for spec in recipe.specs]
+    if recipe.temperature is not None:
+        lines.append(f"  sampling  at temperature {recipe.temperature:g}, and so with the policy that learns and a KL")
     if recipe.ema is not None:
-        lines.append(f"  average   of the weights over the steps: w̄ ← {recipe.ema:g} w̄ + {1 - recipe.ema:g} w")
-    if recipe.blend is not None:
-        end = "the weights" if recipe.ema is None else "that average"
-        lines.append(f"  blend     what is handed over: {recipe.blend:g} of the way from the base to {end}")
+        lines.append(
+            f"  average   of the weights over the steps: w̄ ← {recipe.ema:g} w̄ + {1 - recipe.ema:g} w, which is handed over"
+        )
     return [*lines, f"  batch     {batch}", *_pasted(recipe_pastes(recipe))]
 
 

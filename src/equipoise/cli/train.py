@@ -57,9 +57,9 @@ def train(
             print_estimates([number for one in evaluated for number in one.estimates])
             typer.echo()
     typer.echo(safe_text(f"{many(trained.steps, 'step')}, {trained.seconds:,.0f} s: {trained.folder}", 1000))
-    if chosen.learning.blend is not None:
-        what = "weights" if chosen.learning.ema is None else f"average of the weights ({chosen.learning.ema:g})"
-        typer.echo(f"handed over: {chosen.learning.blend:g} of the way from the base to the {what}")
+    if (share := chosen.learning.blend) is not None:
+        what = "the weights" if chosen.learning.ema is None else f"the average of the weights ({chosen.learning.ema:g})"
+        typer.echo(f"handed over: {what if share == 1 else f'{share:g} of the way from the base to {what}'}")
 
 
 def _split(words: list[str]) -> tuple[Path | None, list[str]]:

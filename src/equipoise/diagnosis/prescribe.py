@@ -86,7 +86,7 @@ def _kl_to_set(recorded: Mapping[str, Any]) -> tuple[float, str]:
             f"Entropy drains where it is needed: {back} KL to the base model (coefficient {KL_COEF:g}), which acts on every update, "
             "on-policy ones too."
         )
-    if "rare_replay" in _named(recorded):
+    if _keeps_average(recorded):
         beside = "blend what it became with the base model (equipoise blend)"
     else:
         beside = "take the recipe that keeps more beside a KL (equipoise methods preserve)"
@@ -104,12 +104,19 @@ def recorded_kl(settings: Mapping[str, Any]) -> float | None:
     )
 
 
+def _keeps_average(settings: Mapping[str, Any]) -> bool:
+    """Whether a run, ours or a TRL capture, keeps a moving average of its weights, as the recipe does."""
+    learning = settings.get("learning")
+    ours = learning.get("ema") if isinstance(learning, Mapping) else None
+    return ours is not None or settings.get("average") is not None
+
+
 def _named(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The methods that a run's settings name, our trainer's or a capture's. The record is a file of others: what is no spec is passed over."""
     method = settings.get("method")
     parts = {} if not isinstance(method, Mapping) else method
     found = {}
-    for specs in (parts.get("regularisers"), parts.get("demonstrations"), settings.get("exploration")):
+    for specs in (parts.get("regularisers"), settings.get("exploration")):
         for spec in specs if isinstance(specs, list | tuple) else ():
             try:
                 name, given = read_spec(spec) if isinstance(spec, str) else ("", {})

@@ -170,7 +170,7 @@ class TrainConfig(Strict):
     model: str = "packaged"
     seed: int = 0
     device: str = "cpu"
-    # Of the catalogue: its methods, average and blend, where nothing is set below. How much a step draws is set below alone.
+    # Of the catalogue: its methods, temperature and average, where nothing is set below. How much a step draws is set below alone.
     recipe: Annotated[str, _known_to(find_recipe)] | None = None
     sft: Supervised | None = None
     method: Method = Method()
@@ -186,8 +186,9 @@ class TrainConfig(Strict):
         if self.recipe is None:
             return self
         row = find_recipe(self.recipe)
-        weights = {"ema": row.ema, "blend": row.blend}
-        for table, parts in (("method", _parts(row)), ("learning", weights)):
+        weights = {} if row.ema is None else {"ema": row.ema, "blend": 1.0}
+        sampling = {} if row.temperature is None else {"temperature": row.temperature}
+        for table, parts in (("method", _parts(row)), ("sampling", sampling), ("learning", weights)):
             given = getattr(self, table)
             said = {name: getattr(given, name) for name in given.model_fields_set}
             # Of a frozen model, and not before it is validated: strict JSON would then take no list for a tuple.
@@ -281,8 +282,8 @@ class TrainConfig(Strict):
 def recipe(name: str, **parts: Any) -> Method:
     """A named recipe of the catalogue with parts of your own: `recipe("grpo", regularisers=["kl:coef=0.01"])`.
 
-    A part replaces the recipe's: one spec, or a list where several may stand. What a recipe makes of the weights, an average or a
-    blend, is no part of a method: `TrainConfig(recipe="preserve")`.
+    A part replaces the recipe's: one spec, or a list where several may stand. A recipe's temperature and the average of its weights are
+    no part of a method: `TrainConfig(recipe="preserve")`.
     """
     return Method(**{**_parts(find_recipe(name)), **parts})
 
