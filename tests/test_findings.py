@@ -12,6 +12,7 @@ from benchmarks.findings import frontier, law, transfer
 from benchmarks.findings.studied import Studied
 from equipoise.errors import UsageError
 from equipoise.files import read_json
+from equipoise.lab.study_config import BASE
 
 
 def make_study() -> Studied:
@@ -105,6 +106,12 @@ def test_the_page_of_the_frontier_has_what_its_command_prints():
             cells = [as_written(cell.strip()) for cell in row.strip("|").split("|")]
             assert f"| {' | '.join(cells[1:6])} |" in page
             assert f"| {cells[-2]} | {cells[-1]} |" in page
+    # Every average of the small model, with and without the KL, and of the longer runs.
+    for names in (frontier.COOLER, ["frontier-cooler-longer"]):
+        for row in frontier.fronts(frontier.side_by_side(names), (BASE,)).splitlines()[2:]:
+            cells = [as_written(cell.strip()) for cell in row.strip("|").split("|")]
+            if cells[0].endswith("_ema"):
+                assert f"| {' | '.join(cells[1:7])} |" in page
 
 
 def test_the_recipe_is_above_every_other_arm_beyond_the_interval():

@@ -3,7 +3,7 @@
 python -m benchmarks.findings.frontier     the tables, from studies/results/{frontier,frontier-confirmed,frontier-cooler-medium,
                                            frontier-cooler-medium-trials,held-out-trips,held-out-trips-cooler,held-out-trips-again,
                                            frontier-smollm2,frontier-small,frontier-small-confirmed,frontier-cooler,
-                                           frontier-options,frontier-medium-options}
+                                           frontier-cooler-rivals,frontier-cooler-longer,frontier-options,frontier-medium-options}
 """
 
 from __future__ import annotations
@@ -22,10 +22,19 @@ from equipoise.lab.study_config import BASE
 from equipoise.lab.study_numbers import Policies, difference
 from equipoise.lab.study_volume import volumes
 
-SHOWN_WHOLE = ("frontier", "held-out-trips-again", "frontier-smollm2", "frontier-small", "frontier-small-confirmed")
+SMALL = "frontier-small-confirmed"
+SHOWN_WHOLE = (
+    "frontier",
+    "held-out-trips-again",
+    "frontier-smollm2",
+    "frontier-small",
+    SMALL,
+    "frontier-cooler-longer",
+)
 # Studies that share seeds, problems and samples.
 CONFIRMED = ("frontier-confirmed", "frontier-cooler-medium")
-TOGETHER = (CONFIRMED, ("held-out-trips", "held-out-trips-cooler"), ("frontier-small-confirmed", "frontier-cooler"))
+COOLER = (SMALL, "frontier-cooler", "frontier-cooler-rivals")
+TOGETHER = (CONFIRMED, ("held-out-trips", "held-out-trips-cooler"), COOLER)
 OPTIONS = ("frontier-options", "frontier-medium-options")  # of the average of rare replay with the KL
 TRIAL, CHOSEN = "frontier-cooler-medium-trials", "cool_half_rate_smallest_groups_ema"
 SHOWN = (0.3, 0.6, 1.0, 1.3)  # temperatures
@@ -168,10 +177,11 @@ def main() -> None:
     for name in SHOWN_WHOLE:
         print(f"{name}\n\n{fronts(found[name])}\n")
     print(f"what each part adds: frontier\n\n{parts(found['frontier'])}\n")
-    for name in ("frontier-confirmed", "frontier-small", "frontier-small-confirmed", *OPTIONS):
+    for name in ("frontier-confirmed", "frontier-small", SMALL, *OPTIONS):
         print(f"averages: {name}\n\n{averages(found[name])}\n")
     print(f"averages: {TRIAL}\n\n{averages(found[TRIAL], CHOSEN)}\n")
-    print(f"{', '.join(CONFIRMED)}\n\n{along_the_front(CONFIRMED)}\n")
+    for names in (CONFIRMED, COOLER):
+        print(f"{', '.join(names)}\n\n{along_the_front(names)}\n")
     print(f"frontier-small\n\n{scouting('frontier-small', found['frontier-small'])}")
 
 
