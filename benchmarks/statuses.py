@@ -276,12 +276,17 @@ _arms = cache(read_arms)
 
 
 def _one_method(mine: dict[str, Any], other: dict[str, Any]) -> str | None:
-    """The method that one recipe has more than another, or in place of one; None where that is not one, or one of a module of its own."""
+    """The method that one recipe has more than another, or in place of one in the same slot.
+
+    None where that is not one or is of a module of its own, and where the other has one elsewhere that this one lacks.
+    """
     more = {}
     for slot, chosen in mine.items():
         if isinstance(chosen, bool):
             continue
         here, there = ({spec.partition(":")[0] for spec in _specs(each)} for each in (chosen, other[slot]))
+        if there - here and not here - there:
+            return None
         more[slot] = here - there
     names = more["controllers"] or set().union(*more.values())
     name = names.pop() if len(names) == 1 else None

@@ -116,5 +116,5 @@ def test_the_page_of_the_frontier_has_what_its_command_prints():
 
 def test_the_recipe_is_above_every_other_arm_beyond_the_interval():
     areas = frontier.read_areas(frontier.side_by_side(frontier.CONFIRMED))
-    assert len(areas) == 12
+    assert len(areas) == 20
     assert all(each["low"] > 0 for each in areas[frontier.RECIPE]["to"].values())

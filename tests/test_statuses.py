@@ -160,6 +160,20 @@ def test_an_arm_is_compared_with_one_that_has_all_but_a_method(mine, other, more
     assert statuses._has_more(mine, other) is more
 
 
+@pytest.mark.parametrize(
+    ("mine", "other", "found"),
+    [
+        ({"surrogate": "b:x=1", "regularisers": []}, {"surrogate": "a", "regularisers": []}, "b"),
+        ({"surrogate": "a", "regularisers": ["c:x=1"]}, {"surrogate": "a", "regularisers": []}, "c"),
+        ({"surrogate": "b", "regularisers": ["c"]}, {"surrogate": "a", "regularisers": ["c"]}, "b"),
+        ({"surrogate": "b", "regularisers": []}, {"surrogate": "a", "regularisers": ["c"]}, None),  # it lacks c too
+        ({"surrogate": "b", "regularisers": ["c"]}, {"surrogate": "a", "regularisers": []}, None),
+    ],
+)
+def test_arms_that_differ_by_one_method_are_compared(mine, other, found):
+    assert statuses._one_method({"controllers": []} | mine, {"controllers": []} | other) == found
+
+
 def test_what_a_study_does_not_compare_is_compared_problem_by_problem(tmp_path):
     # Two problems and two samples: 1 of 2 and 2 of 2 right against 0 and 1, at temperature 1.
     rows = [

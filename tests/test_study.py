@@ -170,10 +170,12 @@ def test_the_committed_recipes_are_whole(path):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "studies").glob("held-out-*.toml")), ids=lambda path: path.stem)
 def test_a_held_out_task_tries_the_arms_of_the_frontier_as_they_are(path):
-    files = (path, *(ROOT / "studies" / f"{name}.toml" for name in ("frontier", "frontier-cooler-medium")))
-    held, tuned, cooler = (load_config(StudyConfig, path=each) for each in files)
-    assert held.base.task.split(":")[0] not in {each.base.task.split(":")[0] for each in (tuned, cooler)}
-    of = {name: each for each in (tuned, cooler) for name in each.arms}
+    names = ("frontier", "frontier-cooler-medium", "frontier-cooler-medium-rivals")
+    files = (path, *(ROOT / "studies" / f"{name}.toml" for name in names))
+    held, *others = (load_config(StudyConfig, path=each) for each in files)
+    tuned = others[0]
+    assert held.base.task.split(":")[0] not in {each.base.task.split(":")[0] for each in others}
+    of = {name: each for each in others for name in each.arms}
     assert {"grpo", "clip_cov_more", "kl_exact", "cool_kl_exact_ema"} < set(held.arms) <= set(of)
     assert (held.seeds, held.plain) == (tuned.seeds, tuned.plain)
     assert held.evaluation.model_copy(update={"seed": tuned.evaluation.seed}) == tuned.evaluation

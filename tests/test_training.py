@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 from slow_training import CAREFUL, Slow, assert_near, entropy_of, grpo_advantages, newest, ppo, step_rows
-from tiny_training import Unjudged, config_of, read_metrics, read_rollouts
+from tiny_training import TASK, Unjudged, config_of, read_metrics, read_rollouts
 
+from equipoise.base import Grade
 from equipoise.catalogue.table import recipes
 from equipoise.errors import UsageError
 from equipoise.models.checkpoint import load_gpt
 from equipoise.objectives import covariance
 from equipoise.rollouts.folder import open_folder
+from equipoise.tasks.table import find_task
 from equipoise.training.evaluate import evaluate
 from equipoise.training.loop import train
 from equipoise.training.recipe import Evaluation, recipe
@@ -376,15 +378,27 @@ def test_recorded_tokens_spell_the_recorded_completions(run):
     assert all("".join(vocab[token] for token in row["token_ids"]) == row["completion"] for row in rows)
 
 
+class FirstUnjudged:
+    """Countdown with a checker that runs out of time on the first completion that it is shown."""
+
+    env, late, problems = "first_unjudged", None, Unjudged.problems
+
+    def grade(self, problem, completion):
+        shown = (problem.id, completion.text)
+        self.late = self.late or shown
+        graded = find_task(TASK).grade(problem, completion)
+        return Grade(graded.answer, "timeout", None) if shown == self.late else graded
+
+
 def test_an_unjudged_completion_is_no_wrong_one(model):
     policy, tokens = load_gpt(model)
     how = Evaluation(problems=20, samples=4)
-    [found] = evaluate(policy, tokens, Unjudged(every=20), how, max_tokens=9)
+    [found] = evaluate(policy, tokens, FirstUnjudged(), how, max_tokens=9)
     verdicts = found.batch.groups.correct_PG
     judged = [[v for v in row if not math.isnan(v)] for row in verdicts.tolist()]
-    assert {len(row) for row in judged} == {3, 4}
+    assert [len(row) == 4 for row in judged] == [False] + [True] * 19  # a text that was drawn twice is late twice
     assert found.value("pass@4") == pytest.approx(mean(max(row) for row in judged if len(row) == 4))
-    assert found.value("pass@1") == pytest.approx(mean(map(mean, judged)))
+    assert found.value("pass@1") == pytest.approx(mean(mean(row) for row in judged if row))
     [nothing] = evaluate(policy, tokens, Unjudged(every=1), how, max_tokens=9)
     assert nothing.value("pass@1") is None
 

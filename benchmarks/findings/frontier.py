@@ -1,7 +1,8 @@
 """The frontier of pass@1 and pass@k: the area of every arm of its studies, what each part adds, and which arm is worth averaging.
 
-python -m benchmarks.findings.frontier     the tables, from studies/results/{frontier,frontier-confirmed,frontier-cooler-medium,
-                                           frontier-cooler-medium-trials,held-out-trips,held-out-trips-cooler,held-out-trips-again,
+python -m benchmarks.findings.frontier     the tables, from studies/results/{frontier,frontier-confirmed,frontier-confirmed-more,
+                                           frontier-cooler-medium,frontier-cooler-medium-rivals,frontier-cooler-medium-trials,
+                                           held-out-trips,held-out-trips-cooler,held-out-trips-cooler-rivals,held-out-trips-again,
                                            frontier-smollm2,frontier-small,frontier-small-confirmed,frontier-cooler,
                                            frontier-cooler-rivals,frontier-cooler-longer,frontier-options,frontier-medium-options}
 """
@@ -32,9 +33,15 @@ SHOWN_WHOLE = (
     "frontier-cooler-longer",
 )
 # Studies that share seeds, problems and samples.
-CONFIRMED = ("frontier-confirmed", "frontier-cooler-medium")
+CONFIRMED = (
+    "frontier-confirmed",
+    "frontier-confirmed-more",
+    "frontier-cooler-medium",
+    "frontier-cooler-medium-rivals",
+)
+TRIPS = ("held-out-trips", "held-out-trips-cooler", "held-out-trips-cooler-rivals")
 COOLER = (SMALL, "frontier-cooler", "frontier-cooler-rivals")
-TOGETHER = (CONFIRMED, ("held-out-trips", "held-out-trips-cooler"), COOLER)
+TOGETHER = (CONFIRMED, TRIPS, COOLER)
 OPTIONS = ("frontier-options", "frontier-medium-options")  # of the average of rare replay with the KL
 TRIAL, CHOSEN = "frontier-cooler-medium-trials", "cool_half_rate_smallest_groups_ema"
 SHOWN = (0.3, 0.6, 1.0, 1.3)  # temperatures
@@ -180,7 +187,7 @@ def main() -> None:
     for name in ("frontier-confirmed", "frontier-small", SMALL, *OPTIONS):
         print(f"averages: {name}\n\n{averages(found[name])}\n")
     print(f"averages: {TRIAL}\n\n{averages(found[TRIAL], CHOSEN)}\n")
-    for names in (CONFIRMED, COOLER):
+    for names in TOGETHER:
         print(f"{', '.join(names)}\n\n{along_the_front(names)}\n")
     print(f"frontier-small\n\n{scouting('frontier-small', found['frontier-small'])}")
 
