@@ -36,12 +36,11 @@ from benchmarks.findings.policies import (
 from benchmarks.findings.studied import table
 from benchmarks.findings.where import FILE as TOKENS
 from benchmarks.findings.where import LOG, collect_rows, phases, row_of
+from benchmarks.findings.widened import widen
 from equipoise.files import atomic_write, make_folder
 from equipoise.lab.study_config import BASE, StudyConfig
 from equipoise.lab.study_numbers import difference
-from equipoise.models.characters import Characters
-from equipoise.models.checkpoint import load_gpt, save_gpt
-from equipoise.models.gpt import GPT
+from equipoise.models.checkpoint import save_gpt
 from equipoise.models.packaged import packaged_model
 from equipoise.tasks.table import find_task
 from equipoise.training.sft import make_pairs
@@ -55,14 +54,8 @@ DRAWS = "draws.parquet"
 
 
 def write_model(path: Path) -> None:
-    """`packaged` with more characters and a longer context: positions are turned, so only embeddings are new."""
-    small, tokens = load_gpt(packaged_model("small"))
-    wide = Characters(tokens.alphabet + MORE)
-    model = GPT(replace(small.config, vocabulary=wide.size, context=CONTEXT), seed=0)
-    weights = small.float().state_dict()
-    embed = model.embed.weight.detach().clone()
-    embed[: tokens.size] = weights["embed.weight"]
-    model.load_state_dict(weights | {"embed.weight": embed})
+    """`packaged` with more characters and a longer context."""
+    model, wide = widen(packaged_model("small"), MORE, context=CONTEXT)
     make_folder(path.parent)
     with torch.no_grad():
         save_gpt(path, model, wide)

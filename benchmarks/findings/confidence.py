@@ -1,6 +1,7 @@
 """RLCR against the binary reward: accuracy, calibration of the stated confidence, and voting with it.
 
     python -m benchmarks.findings.confidence make              trains studies/confidence.toml and asks, a quarter of an hour on two cores
+    python -m benchmarks.findings.confidence make --trips      the same for studies/confidence-trips.toml
     python -m benchmarks.findings.confidence make --thinker    the same for studies/confidence-thinker.toml, on a GPU; trained, not yet asked
     python -m benchmarks.findings.confidence                   the tables, from studies/results/confidence*/stated.parquet
 
@@ -210,8 +211,9 @@ def make(config: StudyConfig, *, jobs: int, told: int = TOLD) -> None:
 
 
 def main() -> None:
-    given = asked(__doc__ or "", flags=("thinker",), numbers={"told": TOLD})
-    config = load_study("confidence-thinker" if given.thinker else "confidence", given.settings)
+    given = asked(__doc__ or "", flags=("thinker", "trips"), numbers={"told": TOLD})
+    name = "confidence-thinker" if given.thinker else "confidence-trips" if given.trips else "confidence"
+    config = load_study(name, given.settings)
     if given.verb == "make":
         make(config, told=given.told, jobs=given.jobs)
         how = Stating.asked(given)

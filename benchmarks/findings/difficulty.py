@@ -1,17 +1,18 @@
 """Hard, medium and mixed problems: what each trains, how many rollouts teach nothing or break down, and what becomes of untouched tasks.
 
-    python -m benchmarks.findings.difficulty make     trains studies/difficulty.toml and asks, half an hour on two cores
-    python -m benchmarks.findings.difficulty          the tables, from studies/results/difficulty
+    python -m benchmarks.findings.difficulty make             trains studies/difficulty.toml and asks, half an hour on two cores
+    python -m benchmarks.findings.difficulty [make] --trips    the same of studies/difficulty-trips.toml
+    python -m benchmarks.findings.difficulty                  the tables, from studies/results/difficulty
 
 Untouched: Countdown with four numbers from 10 to 25, where those of training are from 1 to 20, of which the base model solves 7 %; and with three
-numbers, of which it solves hardly any: who solves them after training on four has them from elsewhere. A group teaches nothing where all
-of its completions are right, or all wrong. Broken: no answer can be read, the text ran into its limit, or `text.degenerate` flags it.
+numbers, of which it solves hardly any: who solves them after training on four has them from elsewhere. Of trips, those of eight cities and
+three days, which the base model learnt first, and of seven cities. A group teaches nothing where all of its completions are right, or all wrong. Broken: no answer can be read, the text ran into its limit, or `text.degenerate` flags it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from benchmarks.findings.policies import (
     read_rows,
     run_study,
     say,
+    train_base,
     write_rows,
 )
 from benchmarks.findings.studied import table
@@ -45,7 +47,13 @@ from equipoise.text.degenerate import find_degenerate
 
 RATES, BROKEN = "rates.json", "broken.parquet"
 TRIES = 16
-UNTOUCHED = {"numbers from 10 to 25": "countdown:smallest=10,largest=25", "three numbers": "countdown:numbers=3"}
+UNTOUCHED = {
+    "difficulty": {"numbers from 10 to 25": "countdown:smallest=10,largest=25", "three numbers": "countdown:numbers=3"},
+    "difficulty-trips": {
+        "eight cities, three days": "trips:reward=right",
+        "seven cities": "trips:cities=7,flights=11,dates=2,reward=right",
+    },
+}
 
 
 class Chosen:
@@ -147,7 +155,7 @@ def untouched_rows(words: str, rows: Sequence[Row], k: int) -> list[tuple[str, .
     return found
 
 
-def tables(out: Path) -> str:
+def tables(out: Path, untouched: Iterable[str]) -> str:
     broken = read_rows(out / BROKEN)
     heads = ("arm", "rollouts read", "groups all wrong", "all right", "unreadable", "ran into the limit", "degenerate")
     parts = [
@@ -156,7 +164,7 @@ def tables(out: Path) -> str:
     ]
     body: list[tuple[str, ...]] = []
     k = 0
-    for words in UNTOUCHED:
+    for words in untouched:
         rows = read_rows(out / _file(words))
         k = int(max(row["drawn"] for row in rows if row["split"] == "test"))
         body += untouched_rows(words, rows, k)
@@ -169,9 +177,11 @@ def _file(words: str) -> str:
 
 
 def main() -> None:
-    given = asked(__doc__ or "")
-    config = load_study("difficulty", given.settings)
+    given = asked(__doc__ or "", flags=("trips",))
+    name = "difficulty-trips" if given.trips else "difficulty"
+    config, untouched = load_study(name, given.settings), UNTOUCHED[name]
     if given.verb == "make":
+        train_base(config)
         if not (config.out / RATES).exists():
             write_rates(config)
         run_study(config, jobs=given.jobs)
@@ -183,10 +193,10 @@ def main() -> None:
         ]
         write_rows(config.out / BROKEN, runs)
         how = replace(Drawing.asked(given), samples=given.samples or 64, temperatures=(1.0,))
-        for words, task in UNTOUCHED.items():
+        for words, task in untouched.items():
             others = [replace(policy, task=task) for policy in policies]
             ask_all(draw, others, how, config.out / _file(words), jobs=given.jobs)
-    print(tables(config.out))
+    print(tables(config.out, untouched))
 
 
 if __name__ == "__main__":

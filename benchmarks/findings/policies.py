@@ -122,6 +122,16 @@ def run_study(config: StudyConfig, *, jobs: int) -> None:
     study(config, jobs=jobs, command=" ".join(["python", "-m", *_called()]), say=say)
 
 
+def train_base(config: StudyConfig) -> None:
+    """The supervised training of a study whose base model is asked something before the arms train."""
+    from equipoise.lab.study_run import base_job, is_finished, run_job, write_job
+
+    job = base_job(config, config.out / "runs" / BASE, config.evaluation, "test")
+    if config.sft is not None and not is_finished(job):
+        write_job(job)
+        run_job(job, say)
+
+
 def policies_of(config: StudyConfig) -> list[Policy]:
     """The base model first, then every seed of every arm that trains."""
 

@@ -1,4 +1,4 @@
-"""Countdown with a stated confidence: `2*(3*7-9),8` answers and says 8 of 9. A task and a reward for studies, and what teaches the form.
+"""Tasks with a stated confidence: `2*(3*7-9),8` answers and says 8 of 9. Tasks and a reward for studies, and what teaches the form.
 
 The models of the package state nothing. They learn to by imitating themselves: completions of their own, each with a digit that was drawn
 blindly. So the base model of these studies answers as it did before, and its confidence says nothing: whatever it says later,
@@ -8,6 +8,7 @@ reinforcement taught it.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -20,24 +21,24 @@ from equipoise.files import atomic_write, make_folder
 from equipoise.shaping.brier import brier
 from equipoise.tasks.countdown import Countdown
 from equipoise.tasks.task import Seed, mix_seed
+from equipoise.tasks.trips import Trips
 
 MARK, LEVELS = ",", 10  # the digits 0 to 9 stand for 0, 1/9, …, 1
 TRIES = 4  # completions of a problem that teach the form
 
 
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """`benchmarks.findings.stated:Stated:numbers=4` in a study's file."""
+class WithConfidence(ABC):
+    """Reads the confidence off what a task then reads and grades as ever."""
 
-    numbers: int = 4
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def task(self) -> Countdown | Trips: ...
 
     @property
     def env(self) -> str:
-        return "countdown-stated"
-
-    @property
-    def task(self) -> Countdown:
-        return Countdown(numbers=self.numbers)
+        return f"{self.task.env}-stated"
 
     def problems(self, seed: Seed, n: int, *, split: str = "train") -> list[Problem]:
         return self.task.problems(seed, n, split=split)
@@ -46,7 +47,7 @@ class Stated:
         return self.task.read(problem, part(text)[0])
 
     def grade(self, problem: Problem, completion: Completion) -> Grade:
-        """As Countdown grades what stands before the confidence. Without one the form is broken, and the answer counts all the same."""
+        """As the task grades what stands before the confidence. Without one the form is broken, and the answer counts all the same."""
         if completion.text is None:
             return self.task.grade(problem, completion)
         answer, confidence = part(completion.text)
@@ -54,6 +55,28 @@ class Stated:
         finish = completion.finish if confidence is None else "stop"
         found = self.task.grade(problem, replace(completion, text=answer, finish=finish))
         return replace(found, confidence=confidence, format_ok=bool(found.format_ok) and confidence is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stated(WithConfidence):
+    """`benchmarks.findings.stated:Stated:numbers=4` in a study's file."""
+
+    numbers: int = 4
+
+    @property
+    def task(self) -> Countdown:
+        return Countdown(numbers=self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class StatedTrips(WithConfidence):
+    """`benchmarks.findings.stated:StatedTrips:dates=2`: what pays is a right plan."""
+
+    dates: int = 2
+
+    @property
+    def task(self) -> Trips:
+        return Trips(dates=self.dates, reward="right")
 
 
 def part(text: str) -> tuple[str, float | None]:

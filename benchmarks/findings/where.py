@@ -1,8 +1,9 @@
 """Where entropy collapses: forks against routine tokens, the kinds of tokens, places, two phases; and what trains which.
 
-    python -m benchmarks.findings.where make     trains studies/where.toml, half an hour on two cores, and reads its rollouts
-    python -m benchmarks.findings.where          the tables, from studies/results/{where,two-loops}/tokens.parquet
-    python -m benchmarks.findings.where read     reads the rollouts of studies/where.toml and two-loops.toml where they are on this machine
+    python -m benchmarks.findings.where make            trains studies/where.toml, half an hour on two cores, and reads its rollouts
+    python -m benchmarks.findings.where make --trips    the same of studies/where-trips.toml
+    python -m benchmarks.findings.where                 the tables, from studies/results/{where,where-trips,two-loops}/tokens.parquet
+    python -m benchmarks.findings.where read            reads the rollouts of these studies where they are on this machine
 
 Before and after: the same test problems at T = 1 before the first step and after the last. A fork is a token of the fifth with the highest
 entropy of its own step; a routine token is any other. In the model that thinks, *plan* is the expression of an attempt, *work out* what
@@ -29,7 +30,8 @@ from equipoise.objectives.stepwide import StepWide
 from equipoise.objectives.weights import top_entropy
 from equipoise.rollouts.folder import open_folder
 
-STUDIES, FILE, LOG = ("where", "two-loops"), "tokens.parquet", "entropies.parquet"
+STUDIES = ("where", "where-trips", "two-loops")  # the last is trained by findings of its own
+FILE, LOG = "tokens.parquet", "entropies.parquet"
 SHARE = 0.2
 KINDS = {"number": "0123456789", "sign": "+-*/", "parenthesis": "()"}
 COLUMNS = ("split", "step", "group_id", "token_ids", "entropies", "temperature")
@@ -201,10 +203,11 @@ def tables(tokens: Sequence[Row], logged: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    given = asked(__doc__ or "", verbs=("make", "read"))
+    given = asked(__doc__ or "", verbs=("make", "read"), flags=("trips",))
+    trained = "where-trips" if given.trips else "where"
     for name in STUDIES:
         config = load_study(name, given.settings)
-        if given.verb == "make" and name == STUDIES[0]:
+        if given.verb == "make" and name == trained:
             run_study(config, jobs=given.jobs)
         if given.verb is not None and (config.out / "runs").is_dir():
             tokens, logged = collect_rows(config)

@@ -10,7 +10,7 @@ import argparse
 import json
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,9 @@ class Lesson:
     seed: int = 0
 
 
+Traces = Callable[[Lesson], Iterator[Trace]]
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe(Lesson):
     """All that the weights follow from, besides the code and the kind of machine."""
@@ -83,13 +86,23 @@ def train_thinker(recipe: Recipe, *, every: int = 100) -> tuple[GPT, tuple[Progr
     return model, learn(model, TOKENS, recipe, every=every)
 
 
-def learn(model: LanguageModel, tokens: Tokens, lesson: Lesson, *, every: int = 100) -> tuple[Progress, ...]:
-    """Train the model in place: AdamW on the tokens that are to be learnt, by the mean over those of a batch."""
+def learn(
+    model: LanguageModel,
+    tokens: Tokens,
+    lesson: Lesson,
+    *,
+    every: int = 100,
+    traces: Traces | None = None,
+) -> tuple[Progress, ...]:
+    """Train the model in place: AdamW on the tokens that are to be learnt, by the mean over those of a batch.
+
+    `traces` None: those of three-number Countdown.
+    """
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]  # a norm's scale has its rest at 1, not at 0
     groups = [{"params": matrices, "weight_decay": lesson.weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=lesson.lr, betas=BETAS)
-    batches = draw_batches(lesson, tokens, context=model.context)
+    batches = draw_batches(lesson, tokens, context=model.context, traces=traces)
     heard: list[Progress] = []
     losses: list[Tensor] = []
     started = time.monotonic()
@@ -115,9 +128,11 @@ def learn(model: LanguageModel, tokens: Tokens, lesson: Lesson, *, every: int = 
     return tuple(heard)
 
 
-def draw_batches(lesson: Lesson, tokens: Tokens, *, context: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def draw_batches(
+    lesson: Lesson, tokens: Tokens, *, context: int, traces: Traces | None = None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Ids, which of them are real and which are to be learnt, in batches of alike lengths, without end."""
-    rows = [encode(trace, tokens) for trace in all_traces(lesson)]
+    rows = [encode(trace, tokens) for trace in (traces or all_traces)(lesson)]
     longest = max(len(ids) for ids, _ in rows)
     if longest > context:
         raise UsageError(f"a demonstration has {longest} tokens, the model reads {context}: raise its context")

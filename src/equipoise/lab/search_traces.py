@@ -90,11 +90,16 @@ def make_trace(task: Countdown, problem: Problem, random: Random, *, shares: Sha
     for expression, value in _wrong_attempts(task, problem, random, shares):
         pieces += [Piece(expression, False), Piece(f"{work_out(expression)}{OFF}{abs(value - target)}{NEXT}", True)]
     pieces += [Piece(f"{problem.reference}{work_out(problem.reference)}{OFF}0{END}", True)]
-    if random.random() < shares.cut:
-        thought = sum(len(piece.text) for piece in pieces) - len(END)
-        at = 1 if random.random() < 0.5 else random.randint(1, thought)
-        pieces = [*_first(pieces, at), Piece(END, False)]
-    return Trace(problem, (*pieces, Piece(problem.reference, True)))
+    return Trace(problem, (*cut_off(pieces, random, shares), Piece(problem.reference, True)))
+
+
+def cut_off(pieces: list[Piece], random: Random, shares: Shares) -> list[Piece]:
+    """A whole thought as it is, or, for a share of them, its beginning and an end that somebody forced."""
+    if random.random() >= shares.cut:
+        return pieces
+    thought = sum(len(piece.text) for piece in pieces) - len(END)
+    at = 1 if random.random() < 0.5 else random.randint(1, thought)
+    return [*_first(pieces, at), Piece(END, False)]
 
 
 def work_out(expression: str) -> str:

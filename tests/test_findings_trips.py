@@ -1,0 +1,101 @@
+"""What the findings ask of trips: thoughts that check themselves, a confidence after a plan, a base model that is taught first."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import torch
+
+from benchmarks.findings import inflation_trips
+from benchmarks.findings.inflation_smollm2 import Asked, Twice
+from benchmarks.findings.policies import load_study, policies_of, train_base
+from benchmarks.findings.stated import StatedTrips
+from benchmarks.findings.thinking import think
+from benchmarks.findings.trip_thoughts import check, make_thought, make_thoughts
+from equipoise.base import Completion, Problem
+from equipoise.config import load_config
+from equipoise.errors import UsageError
+from equipoise.lab.search_traces import Piece, Shares, cut_off
+from equipoise.models.checkpoint import load_gpt
+from equipoise.tasks.trips import Trips
+from equipoise.training.opening import open_model
+
+# Flights A-B and B-C alone: the two right plans are ABC and CBA.
+PARAMS = {"stays": {"A": 2, "B": 1, "C": 2}, "flights": [["A", "B"], ["B", "C"]], "dates": []}
+PROBLEM = Problem("p", "trips", "A2B,B1AC,C2B|>", "ABC", PARAMS)
+TASK = Trips(cities=3, flights=2, dates=0)
+NEVER_CUT = Shares(cut=0.0, go_on=1.0, most_wrong=20)
+
+
+def test_a_plan_is_checked_as_by_hand():
+    assert check("ABC", PROBLEM) == "=AB1C1:0"
+    assert check("CAB", PROBLEM) == "=CA0B1:1"
+    assert check("BAC", PROBLEM) == "=BA1C0:1"
+    with pytest.raises(UsageError, match="use dates=0"):
+        next(make_thoughts(Trips(dates=1), seed="dated", n=1))
+
+
+def test_a_thought_ends_at_a_right_plan_which_is_the_answer():
+    for seed in range(20):
+        found = make_thought(TASK, PROBLEM, Random(seed), shares=NEVER_CUT)
+        thought, answer = found.text[1:].split("]")
+        *wrong, right = (attempt.partition("=")[0] for attempt in thought.split(","))
+        assert answer == right in ("ABC", "CBA")
+        assert len(wrong) == len(set(wrong))
+        assert {*wrong} <= {"ACB", "BAC", "BCA", "CAB"}
+        # Wrong plans are read, all else is learnt.
+        assert [piece.text for piece in found.pieces if not piece.learnt] == wrong
+
+
+def test_a_thought_that_is_cut_off_keeps_its_beginning_and_its_answer():
+    pieces = [Piece("[", True), Piece("ACB", False), Piece("=AC0B1:1,", True), Piece("ABC=AB1C1:0]", True)]
+    assert cut_off(pieces, Random(0), Shares(cut=0.0)) == pieces
+    whole = "".join(piece.text for piece in pieces)
+    lengths = set()
+    for seed in range(200):
+        *begun, end = cut_off(pieces, Random(seed), Shares(cut=1.0))
+        assert end == Piece("]", False)
+        text = "".join(piece.text for piece in begun)
+        assert whole.startswith(text)
+        assert len(text) < len(whole)
+        lengths.add(len(text))
+    assert lengths == set(range(1, len(whole)))  # from the mark alone to all but its end
+
+
+def test_a_model_is_taught_to_think_and_asked(tmp_path):
+    small = ["steps=2", "traces=40", "batch_tokens=512", "seeds=[3]", f"out={tmp_path}"]
+    config = load_config(inflation_trips.Taught, overrides=small)
+    policy = inflation_trips.teach(config, 3)
+    model, tokens = load_gpt(tmp_path / "runs" / "taught-3.safetensors")
+    assert (model.context, tokens.thinking) == (320, ("[", "]"))
+    how = Twice(problems=4, tune=4, samples=2, temperatures=(1.0,), capped=(0, 8), forced=(8, 16))
+    rows = think(policy, how)
+    found = Asked([{"arm": "taught", "seed": 3, **row} for row in rows], 1.0)
+    assert found.budgets["forced"] == [8, 16]
+    # 16 tokens of thinking, both marks, and an answer of one token at least, its end
+    assert found.values(("forced", 16), "tokens").min() >= 19
+    with pytest.raises(UsageError, match="only trips"):
+        next(inflation_trips.thoughts("countdown", config.lesson(3)))
+
+
+def test_a_confidence_after_a_plan_leaves_its_grade():
+    task = StatedTrips(dates=2)
+    (problem,) = task.problems("stated", 1)
+    right = task.grade(problem, Completion(f"{problem.reference},3", finish="stop"))
+    assert (right.outcome, right.reward, right.confidence, right.format_ok) == ("right", 1.0, 3 / 9, True)
+    wrong = task.grade(problem, Completion(f"{problem.reference[::-1][:-1]},9", finish="stop"))  # a city too few
+    assert (wrong.outcome, wrong.reward, wrong.confidence) == ("wrong", 0.0, 1.0)
+    unstated = task.grade(problem, Completion(problem.reference, finish="stop"))
+    assert (unstated.outcome, unstated.confidence, unstated.format_ok) == ("right", None, False)
+
+
+def test_the_base_model_of_a_study_is_taught_before_it_is_asked(tmp_path):
+    small = ["sft.problems=8", "sft.steps=1", "sft.batch=4", "sft.warmup=0", "evaluation.problems=8"]
+    config = load_study("difficulty-trips", [*small, "evaluation.samples=1", f"out={tmp_path}"])
+    train_base(config)
+    taught, planner = (open_model(name).loaded.model for name in (policies_of(config)[0].model, config.base.model))
+    assert not torch.equal(taught.head.weight_VD, planner.head.weight_VD)
+    written = (tmp_path / "runs" / "base" / "finished.json").stat().st_mtime_ns
+    train_base(config)  # finished: nothing is done again
+    assert (tmp_path / "runs" / "base" / "finished.json").stat().st_mtime_ns == written
