@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.findings import frontier, law, transfer
+from benchmarks.findings import arms, frontier, law, transfer
 from benchmarks.findings.studied import Studied
 from equipoise.errors import UsageError
 from equipoise.files import read_json
 from equipoise.lab.study_config import BASE
+from equipoise.lab.study_numbers import Policies
+from equipoise.lab.study_outcomes import COUNTS, Outcomes
 
 
 def make_study() -> Studied:
@@ -50,6 +52,23 @@ def test_forecasts_are_compared_with_the_guess_of_the_mean_end():
 
 def test_runs_that_the_law_fits_are_counted():
     assert law.described(make_study())[:4] == ("made", "2", "1", "0.40 (0.20 to 0.60)")
+
+
+def test_where_the_base_model_has_no_such_temperature_the_table_says_on_which_side():
+    # One problem of 4 samples: the base model has pass@1 .5 cold and .25 hot, at KL 1 and 2 per token.
+    def policies(name, right, kl):
+        counts = {count: np.full((2, 1), 4.0) for count in COUNTS}
+        counts |= {"correct": np.array(right, dtype=float)[:, None], "drawn": np.full((2, 1), 4.0)}
+        counts |= {"kl_sum": np.array(kl, dtype=float)[:, None], "kl_tokens": np.ones((2, 1))}
+        return Policies(name, (None,), (Outcomes((0.3, 1.0), ("p",), counts),))
+
+    arms_of = {BASE: policies(BASE, (2, 1), (1, 2)), "grpo": policies("grpo", (3, 3), (0.5, 0.5))}
+    cells = arms.row(arms_of, "grpo", "grpo", 1.0)
+    assert cells[5:8] == ("beyond it", "below it", "below it")
+    between = arms_of | {"grpo": policies("grpo", (3, 3), (1.5, 1.5))}
+    # half way between .5 and .25, and between the same pass@4 of 1
+    assert [cell.split(" ")[0] for cell in arms.row(between, "grpo", "grpo", 1.0)[6:8]] == ["+0.375", "+0.000"]
+    assert arms.row(between, BASE, "grpo", 1.0)[3:9] == ("",) * 6
 
 
 def test_the_frontier_tells_areas_what_averaging_adds_and_how_many_an_arm_surpasses():

@@ -1,6 +1,6 @@
 """The arms of a finished study against its plain arm and the base model: `python -m benchmarks.findings.arms STUDY [STUDY…]`.
 
-From the study's problems.parquet. At equal pass@1: pass@k minus the base model's, at the temperature at which that has the arm's pass@1.
+From the study's problems.parquet. At equal pass@1, or equal KL to the base: minus the base model, at the temperature at which that has as much.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.findings.outcomes import told
 from benchmarks.findings.studied import RESULTS, Floats, table
 from equipoise.files import read_json
 from equipoise.lab.study_config import BASE
-from equipoise.lab.study_numbers import Policies, difference, matched, mean_over
+from equipoise.lab.study_numbers import Compared, Policies, difference, matched, mean_over
 from equipoise.lab.study_outcomes import COUNTS, Outcomes
 
 
@@ -52,10 +52,17 @@ def row(arms: dict[str, Policies], arm: str, plain: str, headline: float) -> tup
 
     cells = [arm, *(told(mean_over(passes(arm, of), bounded=True), signed=False) for of in (1, k))]
     if arm == BASE:
-        return (*cells, "", "", "", "", f"{mine.values('distinct')[:, at].mean():.1f}")
+        return (*cells, *[""] * 6, f"{mine.values('distinct')[:, at].mean():.1f}")
     cells += ["" if arm == plain else told(difference(passes(arm, of), passes(plain, of))) for of in (1, k)]
-    cells += [told(matched(mine, base, by="pass@1", k=k, at=at)), f"{kl(mine, at):.3f}"]
+    matches = [("pass@1", k), ("kl_to_base", 1), ("kl_to_base", k)]
+    cells += [on_curve(matched(mine, base, by=by, k=of, at=at)) for by, of in matches]
+    cells.append(f"{kl(mine, at):.3f}")
     return (*cells, f"{mine.values('distinct')[:, at].mean():.1f}")
+
+
+def on_curve(found: Compared) -> str:
+    """In words where the base model has so much at no temperature, or so little."""
+    return told(found) if found.value is not None else "beyond it" if " above " in (found.missing or "") else "below it"
 
 
 def kl(arm: Policies, at: int) -> float:
@@ -74,6 +81,8 @@ def arms_table(folder: Path) -> str:
         f"Δ pass@1 to {plain}",
         f"Δ pass@{k} to {plain}",
         f"pass@{k} at equal pass@1, to the base",
+        "pass@1 at equal KL, to the base",
+        f"pass@{k} at equal KL, to the base",
         "KL to base",
         "different answers",
     )

@@ -2,8 +2,8 @@
 
     python -m benchmarks.findings.buy_back make --direct     trains studies/buy-back.toml and draws, two cores
     python -m benchmarks.findings.buy_back make --search     the same of studies/two-loops.toml, whose runs it shares, an H200
-    python -m benchmarks.findings.buy_back make --trips      the same of studies/buy-back-trips.toml, two cores
-    python -m benchmarks.findings.buy_back                   the tables, from studies/results/{buy-back,two-loops,buy-back-trips}/draws.parquet
+    python -m benchmarks.findings.buy_back make --trips      the same of studies/where-trips.toml, whose runs it shares, two cores
+    python -m benchmarks.findings.buy_back                   the tables, from studies/results/{buy-back,two-loops,where-trips}/draws.parquet
 
 Direct answers are of four-number Countdown (0.34 M parameters), search traces of three-number Countdown (0.45 M), trips of nine cities
 (0.45 M): a policy is compared with the base model of its own kind only. A policy that took more tokens for a sample gets fewer samples, on straight lines between the
@@ -38,7 +38,7 @@ from benchmarks.findings.studied import Floats, table
 from equipoise.lab.study_config import BASE
 from equipoise.lab.study_numbers import difference
 
-STUDIES = {"direct": "buy-back", "search": "two-loops", "trips": "buy-back-trips"}
+STUDIES = {"direct": "buy-back", "search": "two-loops", "trips": "where-trips"}
 FILE = "draws.parquet"
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # votes that are counted
 KEY = ("arm", "temperature", "split")
