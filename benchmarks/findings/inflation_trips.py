@@ -1,6 +1,6 @@
 """Variance inflation on a second task: the planner of benchmarks/evolution, taught to think about trips, is made to think on.
 
-    python -m benchmarks.findings.inflation_trips make     teaches three models and asks them, on two cores
+    python -m benchmarks.findings.inflation_trips make     teaches three models and asks them: three quarters of an hour of two busy cores
     python -m benchmarks.findings.inflation_trips          the tables, from studies/results/inflation-trips/thinking.parquet
 
 The ways and the tables are those of `inflation_smollm2`; the thoughts those of `trip_thoughts`. `key=value` replaces a setting of
