@@ -207,8 +207,13 @@ def test_a_fall_is_from_the_best_budget_and_both_ways_are_compared():
     between = found.between()
     assert between[1].startswith("+0.125 [")
     assert between[2].startswith("-0.05 [")
+    beyond = found.beyond_own_end("forced")
+    # 1 of 8 answers right where 6 were, entropies 1.5 and 2.1 where they were .5 and .7
+    assert (beyond[0], beyond[3]) == ("own end → forced to 64", "0.80 → 0.90")
+    assert beyond[1].startswith("-0.625 [")
+    assert beyond[2].startswith("+1.20 [")
     shown = inflation_smollm2.tables(make_rows())
-    assert shown.count("\n| ") == (2 + 5) + (2 + 5) + (2 + 1)  # heads and rows of the three
+    assert shown.count("\n| ") == (2 + 5) + (2 + 7) + (2 + 1)  # heads and rows of the three
     without = [row for row in make_rows() if row["mode"] != "wait"]
     assert "Wait" not in inflation_smollm2.tables(without)
 

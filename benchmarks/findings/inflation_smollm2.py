@@ -155,6 +155,13 @@ class Asked:
             f"{had[0]:.2f} → {had[1]:.2f}",
         )
 
+    def beyond_own_end(self, mode: str) -> tuple[str, ...]:
+        """The longest budget minus the own end."""
+        way = (mode, self.budgets[mode][-1])
+        changes = self.change(way, self.own, "pass@1"), self.change(way, self.own, "entropy", 2)
+        had = [self.values(of, "had").mean() for of in (self.own, way)]
+        return (f"{SAID['own']} → {SAID[mode]} {way[1]}", *changes, f"{had[0]:.2f} → {had[1]:.2f}")
+
     def passed_over(self, mode: str) -> tuple[str, ...]:
         """At the longest budget, the right answers beside the thoughts in which a right expression stands."""
         way = (mode, self.budgets[mode][-1])
@@ -205,6 +212,7 @@ def tables(rows: Sequence[Row]) -> str:
         body = [found.row(mode, budget) for mode, budgets in found.budgets.items() for budget in budgets]
         out += [f"T = {temperature:g}\n", table(heads, body), ""]
         falls = [found.fall(mode) for mode in ("forced", "wait") if found.budgets[mode]]
+        falls += [found.beyond_own_end(mode) for mode in ("forced", "wait") if found.budgets[mode]]
         falls += [found.between()] if found.budgets["wait"] else []
         falls += [found.passed_over(mode) for mode in ("forced", "wait") if found.budgets[mode]]
         out += [table(("change", "accuracy", "answer entropy", "right expression in it"), falls), ""]
