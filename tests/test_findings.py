@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
+from pages import as_written, read_page
 
 from benchmarks.findings import arms, frontier, law, transfer
 from benchmarks.findings.studied import Studied
@@ -107,12 +105,8 @@ def test_studies_side_by_side_are_told_as_each_tells_itself_and_only_where_they_
         frontier.side_by_side([name, "frontier-options"])
 
 
-def as_written(cell):
-    return cell if " of " in cell else re.sub(r"(?<![\d.])0\.", ".", cell).replace("-", "−")
-
-
 def test_the_page_of_the_frontier_has_what_its_command_prints():
-    page = (Path(frontier.__file__).parents[2] / "docs/findings/frontier.md").read_text()
+    page = read_page("frontier")
     results = read_json(frontier.RESULTS / "frontier" / "results.json")
     for row in frontier.parts(results).splitlines()[2:]:
         assert f"{as_written(row.split(' | ')[-1].rstrip(' |'))} |" in page

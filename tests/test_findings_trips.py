@@ -6,10 +6,12 @@ from random import Random
 
 import pytest
 import torch
+from pages import as_written, read_page
 
 from benchmarks.findings import inflation_trips
-from benchmarks.findings.inflation_smollm2 import Asked, Twice
-from benchmarks.findings.policies import load_study, policies_of, train_base
+from benchmarks.findings.arms import arms_table
+from benchmarks.findings.inflation_smollm2 import FILE, Asked, Twice
+from benchmarks.findings.policies import STUDIES, load_study, policies_of, read_rows, train_base
 from benchmarks.findings.stated import StatedTrips
 from benchmarks.findings.thinking import think
 from benchmarks.findings.trip_thoughts import check, make_thought, make_thoughts
@@ -99,3 +101,19 @@ def test_the_base_model_of_a_study_is_taught_before_it_is_asked(tmp_path):
     written = (tmp_path / "runs" / "base" / "finished.json").stat().st_mtime_ns
     train_base(config)  # finished: nothing is done again
     assert (tmp_path / "runs" / "base" / "finished.json").stat().st_mtime_ns == written
+
+
+def test_the_pages_have_what_the_commands_print_of_trips():
+    page = read_page("inflation")
+    rows = read_rows(inflation_trips.Taught().out / FILE)
+    shown = {1.0: [("own", 192), ("capped", 0), ("capped", 32), *(("forced", n) for n in (32, 64, 128, 192))]}
+    shown[0.6] = [("own", 192), ("capped", 0), ("forced", 128), ("forced", 192)]
+    for temperature, ways in shown.items():
+        found = Asked(rows, temperature)
+        for way in ways:
+            assert " | ".join(map(as_written, found.row(*way)[1:-3])).rstrip(" |") in page
+            assert as_written(found.row(*way)[-1]) in page
+    for name in ("where",):
+        for row in arms_table(STUDIES / "results" / f"{name}-trips").splitlines()[2:]:
+            for cell in row.split(" | ")[1:-2]:
+                assert as_written(cell.strip()) in read_page(name)
