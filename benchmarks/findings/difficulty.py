@@ -6,7 +6,7 @@
 
 Untouched: Countdown with four numbers from 10 to 25, where those of training are from 1 to 20, of which the base model solves 7 %; and with three
 numbers, of which it solves hardly any: who solves them after training on four has them from elsewhere. Of trips, those of eight cities and
-three days, which the base model learnt first, and of seven cities. A group teaches nothing where all of its completions are right, or all wrong. Broken: no answer can be read, the text ran into its limit, or `text.degenerate` flags it.
+three days, which the base model planned before it learnt nine, and of seven cities. A group teaches nothing where all of its completions are right, or all wrong. Broken: no answer can be read, the text ran into its limit, or `text.degenerate` flags it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TRIES = 16
 UNTOUCHED = {
     "difficulty": {"numbers from 10 to 25": "countdown:smallest=10,largest=25", "three numbers": "countdown:numbers=3"},
     "difficulty-trips": {
-        "eight cities, three days": "trips:reward=right",
+        "eight cities and three days": "trips:reward=right",
         "seven cities": "trips:cities=7,flights=11,dates=2,reward=right",
     },
 }
