@@ -8,7 +8,7 @@ import pytest
 import torch
 from pages import as_written, read_page
 
-from benchmarks.findings import inflation_trips
+from benchmarks.findings import confidence, inflation_trips
 from benchmarks.findings.arms import arms_table
 from benchmarks.findings.inflation_smollm2 import FILE, Asked, Twice
 from benchmarks.findings.policies import STUDIES, load_study, policies_of, read_rows, train_base
@@ -113,6 +113,13 @@ def test_the_pages_have_what_the_commands_print_of_trips():
         for way in ways:
             assert " | ".join(map(as_written, found.row(*way)[1:-3])).rstrip(" |") in page
             assert as_written(found.row(*way)[-1]) in page
+    stated = read_rows(STUDIES / "results" / "confidence-trips" / confidence.FILE)
+    for row in (
+        *(confidence.row(stated, arm, 1.0) for arm in ("base", "binary", "rlcr")),
+        confidence.change(stated, 1.0),
+    ):
+        for cell in row[4:]:
+            assert as_written(cell) in read_page("confidence")
     for name in ("where", "difficulty"):
         for row in arms_table(STUDIES / "results" / f"{name}-trips").splitlines()[2:]:
             for cell in row.split(" | ")[1 : -2 if name == "where" else -3]:
