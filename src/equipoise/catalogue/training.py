@@ -218,7 +218,12 @@ TRAINING: tuple[Method, ...] = (
         equation="weight = 1[H >= the (1 - share) quantile of H over the step]",
         inputs=("entropy_BT", "mask_BT"),
         status="mixed",
-        results=("studies/results/collapse", "studies/results/collapse-cpu", "studies/results/where"),
+        results=(
+            "studies/results/collapse",
+            "studies/results/collapse-cpu",
+            "studies/results/where",
+            "studies/results/where-trips",
+        ),
     ),
     Method(
         "planning_credit",
