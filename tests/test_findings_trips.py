@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 import torch
-from pages import as_written, read_page
+from pages import as_written, read_page, rows_of
 
-from benchmarks.findings import confidence, inflation_trips
+from benchmarks.findings import buy_back, confidence, inflation_trips
 from benchmarks.findings.arms import arms_table
 from benchmarks.findings.inflation_smollm2 import FILE, Asked, Twice
 from benchmarks.findings.policies import STUDIES, load_study, policies_of, read_rows, train_base
@@ -124,3 +124,12 @@ def test_the_pages_have_what_the_commands_print_of_trips():
         for row in arms_table(STUDIES / "results" / f"{name}-trips").splitlines()[2:]:
             for cell in row.split(" | ")[1 : -2 if name == "where" else -3]:
                 assert as_written(cell.strip()) in read_page(name)
+    for row in arms_table(STUDIES / "results" / "held-out-trips").splitlines()[3:6]:
+        cells = [as_written(cell.strip()) for cell in row.strip("|").split("|")]
+        means = [cells[place].split(" [")[0] for place in (1, 2, 9, 8)]
+        assert [*means, *cells[3:6]] in rows_of(read_page("collapse"))
+    drawn = read_rows(STUDIES / "results" / buy_back.STUDIES["trips"] / buy_back.FILE)
+    for temperature in (1.0, None):
+        for row in buy_back.curve(drawn, "trips", temperature):
+            if row[2].startswith(("base", "grpo")):
+                assert [*map(as_written, row[3:])] in [cells[1:] for cells in rows_of(read_page("buy-back"))]
