@@ -42,5 +42,7 @@ def test_a_language_model_is_taught_and_asked(tmp_path):
         *(("own", 8), ("capped", 0), ("capped", 4), ("forced", 8), ("wait", 8))
     }
     named = [{"arm": policy.arm, "seed": policy.seed, **row} for row in rows]
-    assert tables(named).count("\n| ") == (2 + 5) + (2 + 5) + (2 + 1)  # heads and rows of the three
+    ways, seeds = len({(row["mode"], row["budget"]) for row in rows}), 1
+    changes = 2 + 2 + 1 + 2  # of both ways: from the best, from the own end; one to the other; passed over by both
+    assert tables(named).count("\n| ") == (2 + ways) + (2 + changes) + (2 + seeds)  # head, rule and rows of each
     assert teach(config, 0) == policy  # it is there
