@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from pages import as_written, read_page
 
-from benchmarks.findings import arms, frontier, law, transfer
+from benchmarks.findings import arms, frontier, law, transfer, trials
+from benchmarks.findings.policies import STUDIES
 from benchmarks.findings.studied import Studied
 from equipoise.errors import UsageError
 from equipoise.files import read_json
 from equipoise.lab.study_config import BASE
 from equipoise.lab.study_numbers import Policies
 from equipoise.lab.study_outcomes import COUNTS, Outcomes
+from equipoise.training.recipe import Learning, Sampling, TrainConfig, as_settings
 
 
 def make_study() -> Studied:
@@ -131,3 +135,35 @@ def test_the_recipe_is_above_every_other_arm_beyond_the_interval():
     areas = frontier.read_areas(frontier.side_by_side(frontier.CONFIRMED))
     assert len(areas) == 20
     assert all(each["low"] > 0 for each in areas[frontier.RECIPE]["to"].values())
+
+
+def test_an_arm_is_told_by_what_its_study_does_not_share():
+    def recipe(made_of: dict[str, object] | None, temperature: float = 1.0) -> dict[str, object]:
+        sampling, learning = Sampling(temperature=temperature), Learning(steps=9, ema=0.5)
+        return {
+            "made_of": made_of,
+            "settings": as_settings(TrainConfig(out=Path(), sampling=sampling, learning=learning)),
+        }
+
+    recipes = {
+        "plain": recipe(None),
+        "cool": recipe(None, 0.5),
+        "average": recipe({"arm": "cool", "ema": True, "blend": 1.0}, 0.5),
+        "blend": recipe({"arm": "cool", "ema": False, "blend": 0.7}, 0.5),
+    }
+    study = trials.shared({"recipes": recipes})
+    assert study == {"learning.steps": "9", "learning.ema": "0.5"}
+    assert [trials.of_arm(recipes[arm], study) for arm in recipes] == [
+        "–",
+        "sampling.temperature=0.5",
+        "of=cool; ema=true",
+        "of=cool; blend=0.7",
+    ]
+
+
+def test_every_study_of_the_frontier_is_in_the_table_of_its_arms():
+    found = {
+        path.parent.name for name in ("frontier*", "held-out*") for path in STUDIES.glob(f"results/{name}/results.json")
+    }
+    assert found == {*trials.CHOSE, *trials.ASKED}
+    assert (STUDIES / "frontier-arms.md").read_text() == trials.page()

@@ -77,6 +77,7 @@ def studies(names: Sequence[str] = WHOLE) -> list[Studied]:
     return [read_study(RESULTS / name) for name in names]
 
 
-def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [f"| {' | '.join(heads)} |", "| --- |" + " ---: |" * (len(heads) - 1)]
+def table(heads: tuple[str, ...], rows: list[tuple[str, ...]], *, texts: int = 1) -> str:
+    """The first `texts` columns are words, the others numbers."""
+    lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * texts + " ---: |" * (len(heads) - texts)]
     return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])
