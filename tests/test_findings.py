@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pages import as_written, read_page
+from pages import as_written, read_page, rows_of
 
 from benchmarks.findings import arms, frontier, law, transfer, trials
 from benchmarks.findings.policies import STUDIES
@@ -109,11 +109,11 @@ def test_studies_side_by_side_are_told_as_each_tells_itself_and_only_where_they_
         frontier.side_by_side([name, "frontier-options"])
 
 
-def test_the_page_of_the_frontier_has_what_its_command_prints():
-    page = read_page("frontier")
+def test_the_pages_of_the_frontier_have_what_its_command_prints():
+    page, parts = read_page("frontier"), read_page("frontier-parts")
     results = read_json(frontier.RESULTS / "frontier" / "results.json")
     for row in frontier.parts(results).splitlines()[2:]:
-        assert f"{as_written(row.split(' | ')[-1].rstrip(' |'))} |" in page
+        assert f"{as_written(row.split(' | ')[-1].rstrip(' |'))} |" in parts
     trial = read_json(frontier.RESULTS / frontier.TRIAL / "results.json")
     for row in frontier.averages(trial, frontier.CHOSEN).splitlines()[2:]:
         assert as_written(row.rstrip(" |").split(" | ", 3)[-1]) in page
@@ -128,7 +128,12 @@ def test_the_page_of_the_frontier_has_what_its_command_prints():
         for row in frontier.fronts(frontier.side_by_side(names), (BASE,)).splitlines()[2:]:
             cells = [as_written(cell.strip()) for cell in row.strip("|").split("|")]
             if cells[0].endswith("_ema"):
-                assert f"| {' | '.join(cells[1:7])} |" in page
+                assert f"| {' | '.join(cells[1:7])} |" in parts
+    # Every setting that was tried for the averaged recipe.
+    for names in frontier.OPTIONS:
+        for row in frontier.averages(frontier.side_by_side(names)).splitlines()[2:]:
+            cells = [as_written(cell.strip()) for cell in row.strip("|").split("|")]
+            assert [cells[1], cells[2], cells[4]] in rows_of(parts)
 
 
 def test_the_recipe_is_above_every_other_arm_beyond_the_interval():

@@ -4,7 +4,8 @@ python -m benchmarks.findings.frontier     the tables, from studies/results/{fro
                                            frontier-cooler-medium,frontier-cooler-medium-rivals,frontier-cooler-medium-trials,
                                            held-out-trips,held-out-trips-cooler,held-out-trips-cooler-rivals,held-out-trips-again,
                                            frontier-smollm2,frontier-small,frontier-small-confirmed,frontier-cooler,
-                                           frontier-cooler-rivals,frontier-cooler-longer,frontier-options,frontier-medium-options}
+                                           frontier-cooler-rivals,frontier-cooler-longer,frontier-options,frontier-options-more,
+                                           frontier-medium-options}
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ CONFIRMED = (
 TRIPS = ("held-out-trips", "held-out-trips-cooler", "held-out-trips-cooler-rivals")
 COOLER = (SMALL, "frontier-cooler", "frontier-cooler-rivals")
 TOGETHER = (CONFIRMED, TRIPS, COOLER)
-OPTIONS = ("frontier-options", "frontier-medium-options")  # of the average of rare replay with the KL
+# Of the average of rare replay with the KL.
+OPTIONS = (("frontier-options", "frontier-options-more"), ("frontier-medium-options",))
 TRIAL, CHOSEN = "frontier-cooler-medium-trials", "cool_half_rate_smallest_groups_ema"
 SHOWN = (0.3, 0.6, 1.0, 1.3)  # temperatures
 PLAIN, RECIPE = "grpo", "cool_kl_exact_ema"
@@ -177,15 +179,17 @@ def along_the_front(names: Sequence[str]) -> str:
 
 
 def main() -> None:
-    shown = (*SHOWN_WHOLE, "frontier-confirmed", *OPTIONS, TRIAL)
+    shown = (*SHOWN_WHOLE, "frontier-confirmed", TRIAL)
     found = {name: read_json(RESULTS / name / "results.json") for name in shown}
     for names in TOGETHER:
         print(f"{', '.join(names)}\n\n{fronts(side_by_side(names))}\n")
     for name in SHOWN_WHOLE:
         print(f"{name}\n\n{fronts(found[name])}\n")
     print(f"what each part adds: frontier\n\n{parts(found['frontier'])}\n")
-    for name in ("frontier-confirmed", "frontier-small", SMALL, *OPTIONS):
+    for name in ("frontier-confirmed", "frontier-small", SMALL):
         print(f"averages: {name}\n\n{averages(found[name])}\n")
+    for names in OPTIONS:
+        print(f"averages: {', '.join(names)}\n\n{averages(side_by_side(names))}\n")
     print(f"averages: {TRIAL}\n\n{averages(found[TRIAL], CHOSEN)}\n")
     for names in TOGETHER:
         print(f"{', '.join(names)}\n\n{along_the_front(names)}\n")

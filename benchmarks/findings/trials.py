@@ -23,6 +23,7 @@ CHOSE = (  # their problems and seeds chose settings
     "frontier-cooler-rivals-trials",
     "frontier-cooler-medium-trials",
     "frontier-options",
+    "frontier-options-more",
     "frontier-medium-options",
 )
 ASKED = (  # and theirs did not
