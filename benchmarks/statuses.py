@@ -222,7 +222,7 @@ def _studies() -> Iterator[Comparison]:
         for arm, against in itertools.permutations(trained, 2):
             mine, other = trained[arm], trained[against]
             named = against == (mine.get("against") or study["plain"])
-            if not named and not _has_more(mine, other):
+            if not (named and _trains_alike(mine, other)) and not _has_more(mine, other):
                 continue
             if (name := _one_method(mine["settings"]["method"], other["settings"]["method"])) is None:
                 continue
@@ -230,6 +230,11 @@ def _studies() -> Iterator[Comparison]:
             for k in (1, study["k_max"]):
                 gain = _paired(study, path.parent, arm, against, k)
                 yield _compare(name, f"`{against}`", folder, family, arm, f"pass@{k}", gain)
+
+
+def _trains_alike(mine: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two arms differ in their methods alone."""
+    return _beside(mine, mine["settings"]["method"]) == _beside(other, other["settings"]["method"])
 
 
 def _has_more(mine: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -243,10 +248,15 @@ def _has_more(mine: dict[str, Any], other: dict[str, Any]) -> bool:
 def _beside(recipe: dict[str, Any], slots: Sequence[str]) -> dict[str, Any]:
     """All settings but those methods, where a bonus goes, and what follows from them for equal rollouts.
 
-    That is the steps, fewer where something is drawn before the first one, and a step's problems, of which scouting poses more.
+    That is the steps, fewer where something is drawn before the first one, and a step's problems, of which scouting poses more
+    and dynamic sampling draws others.
     """
     settings = dict(recipe["settings"])
-    free = {"method": (*slots, "bonus_on_answer"), "learning": ("steps",), "sampling": ("prompts",)}
+    free = {
+        "method": (*slots, "bonus_on_answer"),
+        "learning": ("steps",),
+        "sampling": ("prompts", "refills", "most_prompts"),
+    }
     for part, names in free.items():
         settings[part] = {name: value for name, value in settings[part].items() if name not in names}
     return settings

@@ -34,12 +34,18 @@ class Served:
         told = json.loads(self.child.stdout.readline())
         self.url, self.ops = told["address"], told["ops"]
         self.root = self.url.removesuffix("/v1")
+        self._told = False
         wait_until(lambda: answers(f"{self.root}/health/ready"))
+
+    def tell(self, sent: int = signal.SIGTERM) -> None:
+        """To end. Once: a second signal may find the process with nothing left to catch it, and would be its exit code."""
+        if not self._told and self.child.poll() is None:
+            self.child.send_signal(sent)
+        self._told = True
 
     def end(self, sent: int = signal.SIGTERM) -> tuple[int, str]:
         """Its exit code, and what it printed as errors."""
-        if self.child.poll() is None:
-            self.child.send_signal(sent)
+        self.tell(sent)
         _, err = self.child.communicate(timeout=60)
         return self.child.returncode, err
 

@@ -95,7 +95,7 @@ def test_settings_for_one_of_several_studies():
     "name",
     [
         *("two-loops", "buy-back", "where", "history", "difficulty", "confidence", "confidence-thinker"),
-        *("where-trips", "difficulty-trips", "confidence-trips"),
+        *("two-loops-trips", "where-trips", "history-trips", "difficulty-trips", "confidence-trips"),
         *("choices-free", "choices-choice", "choices-letters"),
     ],
 )

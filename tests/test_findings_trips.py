@@ -7,11 +7,12 @@ from random import Random
 import pytest
 import torch
 from pages import as_written, read_page, rows_of
+from safetensors.torch import load_file
 
-from benchmarks.findings import buy_back, confidence, inflation_trips
+from benchmarks.findings import buy_back, confidence, inflation_trips, two_loops
 from benchmarks.findings.arms import arms_table
 from benchmarks.findings.inflation_smollm2 import FILE, Asked, Twice
-from benchmarks.findings.policies import STUDIES, load_study, policies_of, read_rows, train_base
+from benchmarks.findings.policies import STUDIES, averages_of, load_study, policies_of, read_rows, train_base
 from benchmarks.findings.stated import StatedTrips
 from benchmarks.findings.thinking import think
 from benchmarks.findings.trip_thoughts import check, make_thought, make_thoughts
@@ -21,7 +22,9 @@ from equipoise.errors import UsageError
 from equipoise.lab.search_traces import Piece, Shares, cut_off
 from equipoise.models.checkpoint import load_gpt
 from equipoise.tasks.trips import Trips
+from equipoise.training.loop import train
 from equipoise.training.opening import open_model
+from equipoise.training.recipe import Learning, Sampling, TrainConfig
 
 # Flights A-B and B-C alone: the two right plans are ABC and CBA.
 PARAMS = {"stays": {"A": 2, "B": 1, "C": 2}, "flights": [["A", "B"], ["B", "C"]], "dates": []}
@@ -103,6 +106,24 @@ def test_the_base_model_of_a_study_is_taught_before_it_is_asked(tmp_path):
     assert (tmp_path / "runs" / "base" / "finished.json").stat().st_mtime_ns == written
 
 
+def test_the_average_of_a_run_is_asked_as_a_policy_of_its_own(tmp_path):
+    config = load_study(
+        "two-loops-trips", [f"out={tmp_path}", "base.model=packaged", "base.task=countdown", "seeds=[4]"]
+    )
+    run = tmp_path / "runs" / "cool_kl_exact-4"
+    learning = Learning(steps=2, lr=1e-2, ema=0.5)
+    train(
+        TrainConfig(model="packaged", out=run, save_every=2, sampling=Sampling(prompts=4, samples=4), learning=learning)
+    )
+    (policy,) = averages_of(config, "preserved")
+    assert (policy.arm, policy.seed, policy.task) == ("preserved", 4, "countdown")
+    average = load_file(run / "checkpoints" / "step=000002" / "ema.safetensors")
+    model, last = open_model(policy.model).loaded.model, open_model(run).loaded.model
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, average[name])
+    assert not torch.equal(model.head.weight_VD, last.head.weight_VD)
+
+
 def test_the_pages_have_what_the_commands_print_of_trips():
     page = read_page("inflation")
     rows = read_rows(inflation_trips.Taught().out / FILE)
@@ -133,3 +154,21 @@ def test_the_pages_have_what_the_commands_print_of_trips():
         for row in buy_back.curve(drawn, "trips", temperature):
             if row[2].startswith(("base", "grpo")):
                 assert [*map(as_written, row[3:])] in [cells[1:] for cells in rows_of(read_page("buy-back"))]
+
+
+@pytest.mark.parametrize("study", [two_loops.STUDY, two_loops.TRIPS])
+def test_the_page_has_what_the_command_prints_of_both_loops(study):
+    rows = read_rows(STUDIES / "results" / study / two_loops.FILE)
+    temperatures = sorted({row["temperature"] for row in rows}, reverse=True)
+    warm, *cooler = (two_loops.Loops(rows, temperature) for temperature in temperatures)
+    page, written = read_page("two-loops"), rows_of(read_page("two-loops"))
+    for arm in warm.arms:
+        for way in ("own", "overlong", "parallel"):
+            tokens, accuracy, entropy = warm.row(arm, way)[3:6]
+            others = [f"{loops.values(arm, way, 'accuracy').mean():.3f}" for loops in cooler]
+            cells = [tokens, accuracy, "" if way == "parallel" else entropy, *others]
+            assert [way.replace("own", "own end"), *map(as_written, cells)] in written
+        for to, of in (("overlong", "own"), ("parallel", "overlong")):
+            assert as_written(warm.effect(arm, to, of, "accuracy")) in page
+    for loops in (warm, *cooler):
+        assert as_written(loops.interaction("overlong", "own", "accuracy")) in page

@@ -43,7 +43,7 @@ def stop_in_the_middle(behave, *, grace, then=lambda: None, **body):
         try:
             with open_stream(there.url, stream_options={"include_usage": True}, **body) as reply:
                 first = reply.readline() + reply.readline()  # it is under way
-                there.child.send_signal(signal.SIGTERM)
+                there.tell()
                 wait_until(lambda: refuses(there))
                 then()
                 rest = reply.read()

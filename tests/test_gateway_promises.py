@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import time
 
 import aiohttp
@@ -195,7 +194,7 @@ def test_a_signal_truncates_no_stream(figure):
             asking = [one(session, there.url, each) for each in ("single", "majority:n=3") * 20]
             running = asyncio.gather(*asking)
             await asyncio.sleep(1.0)
-            there.child.send_signal(signal.SIGTERM)
+            there.tell()
             return await running
 
     with upstream(thinking_for(2)) as server:

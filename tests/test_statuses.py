@@ -161,6 +161,19 @@ def test_an_arm_is_compared_with_one_that_has_all_but_a_method(mine, other, more
 
 
 @pytest.mark.parametrize(
+    ("mine", "other", "alike"),
+    [
+        (recipe({"surrogate": "b"}), recipe({"surrogate": "a"}), True),
+        (recipe({"surrogate": "b"}, sampling={"prompts": 6, "refills": 3}), recipe({"surrogate": "a"}), True),
+        (recipe({"surrogate": "b"}, sampling={"prompts": 8, "temperature": 0.5}), recipe({"surrogate": "a"}), False),
+        (recipe({"surrogate": "b"}, learning={"steps": 4, "lr": 0.1}), recipe({"surrogate": "a"}), False),
+    ],
+)
+def test_arms_that_train_otherwise_say_nothing_of_a_method(mine, other, alike):
+    assert statuses._trains_alike(mine, other) is alike
+
+
+@pytest.mark.parametrize(
     ("mine", "other", "found"),
     [
         ({"surrogate": "b:x=1", "regularisers": []}, {"surrogate": "a", "regularisers": []}, "b"),

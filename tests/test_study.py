@@ -23,7 +23,15 @@ from equipoise.config import load_config  # noqa: E402
 from equipoise.errors import UsageError  # noqa: E402
 from equipoise.lab.study import Studied, study  # noqa: E402
 from equipoise.lab.study_config import StudyConfig  # noqa: E402
-from equipoise.lab.study_numbers import Policies, difference, matched, mean_over, reach, unsolved_by_both  # noqa: E402
+from equipoise.lab.study_numbers import (  # noqa: E402
+    Policies,
+    difference,
+    matched,
+    matched_values,
+    mean_over,
+    reach,
+    unsolved_by_both,
+)
 from equipoise.lab.study_outcomes import COUNTS, Outcomes  # noqa: E402
 from equipoise.lab.study_page import page  # noqa: E402
 from equipoise.models.characters import Characters  # noqa: E402
@@ -581,6 +589,13 @@ def test_matched_kl_worked_by_hand():
     arm = policies_of(outcomes_of([[0, 0], [3, 5]], kl_TP=[[9, 9], [0.05, 0.15]]))
     found = matched(arm, base, by="kl_to_base", k=1, at=1)
     assert found.value == pytest.approx(0.4 - (0.2 + 0.25 * 0.2))
+
+
+def test_matched_different_answers_worked_by_hand():
+    # The base: pass@1 0.2 with 4 answers at T = 0.5, 0.1 with 8 at T = 1, so 6 at the arm's 0.15; the arm has 9.
+    base = policies_of(outcomes_of([[4, 0], [1, 1]], distinct_TP=[[3, 5], [7, 9]]), arm="base")
+    arm = policies_of(outcomes_of([[0, 0], [2, 1]], distinct_TP=[[1, 1], [8, 10]]))
+    assert matched_values(arm, base, "distinct", by="pass@1", at=1).value == pytest.approx(9 - 6)
 
 
 def test_an_arm_beyond_the_curve_says_so():

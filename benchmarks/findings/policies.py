@@ -27,6 +27,11 @@ import pyarrow.parquet as pq
 from equipoise.config import load_config
 from equipoise.files import atomic_write, make_folder
 from equipoise.lab.study_config import BASE, StudyConfig
+from equipoise.models.characters import Characters
+from equipoise.models.checkpoint import save_gpt
+from equipoise.models.gpt import GPT
+from equipoise.training.checkpoints import load_weights
+from equipoise.training.opening import open_model
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 Row = dict[str, Any]
@@ -148,6 +153,25 @@ def policies_of(config: StudyConfig) -> list[Policy]:
         for seed in config.seeds
     ]
     return [policy(BASE, None, base), *trained]
+
+
+def averages_of(config: StudyConfig, arm: str) -> list[Policy]:
+    """The policies of an arm that looks at the average of another arm's weights, each written where `open_model` takes it."""
+    found = []
+    for seed in config.seeds:
+        run = config.out / "runs" / f"{config.arms[arm].of}-{seed}"
+        opened, weights = open_model(run), load_weights(run, ema=True)
+        model, tokens = opened.loaded.model, opened.loaded.tokens
+        assert weights is not None
+        assert isinstance(model, GPT)
+        assert isinstance(tokens, Characters)
+        model.load_state_dict(weights[1])
+        path = config.out / "runs" / f"{arm}-{seed}" / "average.safetensors"  # beside its outcomes
+        save_gpt(path, model, tokens)
+        found.append(
+            Policy(arm, seed, str(path), config.base.task, config.base.device, config.base.sampling.max_tokens)
+        )
+    return found
 
 
 def ask_all(ask: Ask, policies: Sequence[Policy], how: Any, path: Path, *, jobs: int) -> None:

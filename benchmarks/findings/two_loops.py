@@ -1,28 +1,46 @@
 """Does a cure of the training loop cure the inference loop, or the other way round? {plain, preserved} × {overlong, parallel}.
 
-    python -m benchmarks.findings.two_loops make         trains studies/two-loops.toml, asks its policies, 8 minutes of an H200
-    python -m benchmarks.findings.two_loops              the tables, from studies/results/two-loops/thinking.parquet
+    python -m benchmarks.findings.two_loops make             trains studies/two-loops.toml, asks its policies, 8 minutes of an H200
+    python -m benchmarks.findings.two_loops make --trips     the same of studies/two-loops-trips.toml, on two cores
+    python -m benchmarks.findings.two_loops [--trips]        the tables, from studies/results/{two-loops,two-loops-trips}/thinking.parquet
 
-Training loop: plain GRPO against an exact KL with batch exploration; its failure is fewer different answers, and a lower pass@8. Inference loop: one
-thought forced past its own end to 192 tokens against votes of capped thoughts of no more tokens in all, with the cap and number of
-votes that did best on the tuning split; its failure is accuracy lost, and answer entropy gained, against the thought that ends by itself.
+Training loop: plain GRPO against an exact KL with batch exploration, on trips against the recipe `preserve`; its failure is fewer different
+answers, and a lower pass@8. Inference loop: one thought forced past its own end to 192 tokens against votes of capped thoughts of no more tokens
+in all, with the cap and number of votes that did best on the tuning split; its failure is accuracy lost, and answer entropy gained, against the
+thought that ends by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from benchmarks.findings.arms import on_curve, read_arms
+from benchmarks.findings.inflation_smollm2 import Twice
+from benchmarks.findings.inflation_trips import Taught, teach
 from benchmarks.findings.outcomes import Cells, arms_of, told
-from benchmarks.findings.policies import Row, ask_all, asked, load_study, policies_of, read_rows, run_study
+from benchmarks.findings.policies import (
+    Policy,
+    Row,
+    ask_all,
+    asked,
+    averages_of,
+    load_study,
+    policies_of,
+    read_rows,
+    run_study,
+)
 from benchmarks.findings.studied import Floats, table
 from benchmarks.findings.thinking import KEY, Thinking, Vote, think, vote_against
-from equipoise.lab.study_config import BASE
-from equipoise.lab.study_numbers import difference, mean_over
+from equipoise.lab.study_config import BASE, StudyConfig
+from equipoise.lab.study_numbers import difference, matched_values, mean_over
 
-STUDY, FILE = "two-loops", "thinking.parquet"
+STUDY, TRIPS, FILE = "two-loops", "two-loops-trips", "thinking.parquet"
 OVERLONG = 192
+CAPPED = (0, 32)  # on trips; of more caps no other was chosen for a vote of 192 tokens
 PASS = "pass@8"
 PLAIN, PRESERVED = "grpo", "preserved"
 
@@ -33,18 +51,22 @@ class Loops:
     def __init__(self, rows: Sequence[Row], temperature: float) -> None:
         self.cells, self.temperature, self.arms = Cells(rows, KEY), temperature, arms_of(rows)
         self.samples = int(rows[0]["drawn"])
+        self.lowest = min(int(row["budget"]) for row in rows if row["mode"] == "capped")
         self.votes = {arm: self._vote(arm) for arm in self.arms}
 
     def _vote(self, arm: str) -> Vote:
         return vote_against(self.cells, arm, self.temperature, ("forced", OVERLONG), samples=self.samples)
 
     def key(self, arm: str, way: str) -> tuple[object, ...]:
-        """`way`: own, overlong or parallel."""
-        if way == "parallel":
-            mode, budget = self.votes[arm].mode, self.votes[arm].cap
-        else:
-            mode, budget = ("own", OVERLONG) if way == "own" else ("forced", OVERLONG)
-        return arm, self.temperature, "test", mode, budget
+        """`way`: own, overlong, parallel, or least: at the lowest cap."""
+        vote = self.votes[arm]
+        ways = {
+            "own": ("own", OVERLONG),
+            "overlong": ("forced", OVERLONG),
+            "parallel": (vote.mode, vote.cap),
+            "least": ("capped", self.lowest),
+        }
+        return arm, self.temperature, "test", *ways[way]
 
     def values(self, arm: str, way: str, name: str) -> Floats:
         """(S, P): `accuracy`, of the vote where answers vote, or a column."""
@@ -97,17 +119,16 @@ def tables(rows: Sequence[Row]) -> str:
 
 
 def _failures(loops: Loops) -> str:
-    """Both failures in every policy: what forcing does, and what training took of the answers."""
-    heads = (
-        "training",
-        "overlong − own: accuracy",
-        "answer entropy",
-        "parallel − overlong: accuracy",
-        f"{PASS} − base: own",
-        "overlong",
-        "parallel",
-        "different answers − base: own",
-    )
+    """Both failures in every policy: what forcing does, and what training did, least to answers that hardly thought."""
+    ways = {
+        "accuracy": ("own", "overlong"),
+        PASS: ("own", "overlong", "parallel"),
+        "distinct": ("own", "least"),
+    }
+    told_of = {"accuracy": "accuracy", PASS: PASS, "distinct": "different answers"}
+    named = {"least": f"capped at {loops.lowest}"}
+    heads = ["training", "overlong − own: accuracy", "answer entropy", "parallel − overlong: accuracy"]
+    heads += [f"{told_of[name]} − base: {named.get(way, way)}" for name in ways for way in ways[name]]
     return table(
         heads,
         [
@@ -118,7 +139,8 @@ def _failures(loops: Loops) -> str:
                 loops.effect(arm, "parallel", "overlong", "accuracy"),
                 *(
                     "" if arm == BASE else loops.trained(way, name, arm=arm, against=BASE)
-                    for name, way in ((PASS, "own"), (PASS, "overlong"), (PASS, "parallel"), ("distinct", "own"))
+                    for name in ways
+                    for way in ways[name]
                 ),
             )
             for arm in loops.arms
@@ -130,6 +152,7 @@ def _cures(loops: Loops) -> str:
     heads = ("does it cure the other loop's failure?", "accuracy", "answer entropy", PASS, "different answers")
     names = ("accuracy", "entropy", PASS, "distinct")
     rows = [
+        ("preserved − plain, own", *(loops.trained("own", n, arm=PRESERVED, against=PLAIN) for n in names)),
         ("preserved − plain, overlong", *(loops.trained("overlong", n, arm=PRESERVED, against=PLAIN) for n in names)),
         ("preserved − plain, parallel", *(loops.trained("parallel", n, arm=PRESERVED, against=PLAIN) for n in names)),
         ("interaction, overlong − own", *(loops.interaction("overlong", "own", n) for n in names)),
@@ -138,14 +161,52 @@ def _cures(loops: Loops) -> str:
     return table(heads, rows)
 
 
+def answers_tables(folder: Path) -> str:
+    """pass@1 and different answers of every policy by temperature, with its own end; the latter at equal pass@1.
+
+    A policy that is right more often gives fewer answers for that alone, and so does a cooled one.
+    """
+    arms = read_arms(folder)
+    temperatures = arms[BASE].temperatures
+
+    def cells(arm: str) -> list[str]:
+        policies = arms[arm]
+        passes_T, distinct_T = (each.mean(axis=(0, 2)) for each in (policies.passes(1), policies.values("distinct")))
+        return [f"{right:.3f} / {different:.1f}" for right, different in zip(passes_T, distinct_T, strict=True)]
+
+    def gaps(arm: str, against: str) -> list[str]:
+        found = [
+            matched_values(arms[arm], arms[against], "distinct", by="pass@1", at=at) for at in range(len(temperatures))
+        ]
+        return [on_curve(each) for each in found]
+
+    pairs = [(arm, BASE) for arm in arms if arm != BASE] + [(PRESERVED, PLAIN)]
+    heads = [f"T = {each:g}" for each in temperatures]
+    curves = table(("pass@1 / different answers", *heads), [(arm, *cells(arm)) for arm in arms])
+    matches = table(("different answers at equal pass@1", *heads), [(f"{a} − {b}", *gaps(a, b)) for a, b in pairs])
+    return f"{curves}\n\n{matches}"
+
+
+def make(config: StudyConfig, how: Thinking, *, jobs: int) -> None:
+    run_study(config, jobs=jobs)
+    policies: list[Policy] = [each for each in policies_of(config) if each.arm in (BASE, PLAIN, PRESERVED)]
+    if config.arms[PRESERVED].of:
+        policies += averages_of(config, PRESERVED)
+    ask_all(think, policies, how, config.out / FILE, jobs=jobs)
+
+
 def main() -> None:
-    given = asked(__doc__ or "")
-    config = load_study(STUDY, given.settings)
-    if given.verb == "make":
-        run_study(config, jobs=given.jobs)
-        how = Thinking.asked(given)
-        ask_all(think, policies_of(config), how, config.out / FILE, jobs=given.jobs)
+    given = asked(__doc__ or "", flags=("trips",))
+    config = load_study(TRIPS if given.trips else STUDY, given.settings)
+    if given.verb == "make" and given.trips:
+        taught = Taught(out=Path(config.base.model).parents[1])
+        teach(taught, seed=0)
+        how = replace(Twice.asked(given), capped=CAPPED, forced=(OVERLONG,), rows=taught.rows)
+        make(config, how, jobs=given.jobs)
+    elif given.verb == "make":
+        make(config, Thinking.asked(given), jobs=given.jobs)
     print(tables(read_rows(config.out / FILE)))
+    print(answers_tables(config.out))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ within a seed, and then averaged over the seeds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -114,10 +114,22 @@ def unsolved_by_both(a: Policies, b: Policies, at: int) -> np.ndarray:
 
 
 def matched(arm: Policies, curve: Policies, *, by: str, k: int, at: int, seed: int = 0) -> Compared:
-    """pass@k of an arm minus that of another arm at the temperature at which that one has the same `by`, pass@1 or kl_to_base.
+    """pass@k of an arm minus that of another arm at the temperature at which that one has the same `by`, pass@1 or kl_to_base."""
+    return _matched(arm, curve, lambda policies: policies.passes(k), f"pass@{k}", by=by, at=at, seed=seed)
 
-    The other arm's points at neighbouring temperatures are joined by straight lines in (`by`, pass@k), seeds averaged first; where
-    several temperatures give the same `by`, the highest pass@k counts. The arm itself is taken at the headline temperature.
+
+def matched_values(arm: Policies, curve: Policies, name: str, *, by: str, at: int, seed: int = 0) -> Compared:
+    """The same of a column, say of different answers."""
+    return _matched(arm, curve, lambda policies: policies.values(name), name, by=by, at=at, seed=seed)
+
+
+def _matched(
+    arm: Policies, curve: Policies, of: Callable[[Policies], Floats], name: str, *, by: str, at: int, seed: int
+) -> Compared:
+    """What `of` gives, (S, T, P), of an arm minus that of another arm at the temperature at which that one has the same `by`.
+
+    The other arm's points at neighbouring temperatures are joined by straight lines in (`by`, `of`), seeds averaged first; where
+    several temperatures give the same `by`, the highest value counts. The arm itself is taken at the headline temperature.
     Interval: problems are resampled, arm and curve alike; seeds enter by the spread of their own values, from 3 on.
     """
     n = len(arm.outcomes[0].problems)
@@ -125,8 +137,8 @@ def matched(arm: Policies, curve: Policies, *, by: str, k: int, at: int, seed: i
 
     def gap(a: Policies, b: Policies, weights_DP: Floats) -> Floats:
         x_D = _coordinate(a, by, weights_DP)[:, at]
-        y_D = _weighted(a.passes(k), weights_DP)[:, at]
-        return np.asarray(y_D - reach(x_D, _coordinate(b, by, weights_DP), _weighted(b.passes(k), weights_DP)))
+        y_D = _weighted(of(a), weights_DP)[:, at]
+        return np.asarray(y_D - reach(x_D, _coordinate(b, by, weights_DP), _weighted(of(b), weights_DP)))
 
     alone = np.ones((1, n))
     value = float(gap(arm, curve, alone)[0])
@@ -140,7 +152,7 @@ def matched(arm: Policies, curve: Policies, *, by: str, k: int, at: int, seed: i
     drawn_D = gap(arm, curve, weights_DP)
     known_D = drawn_D[np.isfinite(drawn_D)]
     per_seed = tuple(float(v) if np.isfinite(v) else None for v in each_S)
-    how = f"pass@{k} at the same {by}, on straight lines between temperatures; {DRAWS} resamples of problems"
+    how = f"{name} at the same {by}, on straight lines between temperatures; {DRAWS} resamples of problems"
     if len(known_D) < (1 - MAX_UNDEFINED) * DRAWS or None in per_seed:
         return Compared(value, None, None, n, per_seed, None, f"{how}; no interval: often beyond the curve")
     return over_resamples(value, each_S, known_D, n, how)
