@@ -109,6 +109,12 @@ def test_studies_side_by_side_are_told_as_each_tells_itself_and_only_where_they_
         frontier.side_by_side([name, "frontier-options"])
 
 
+def test_the_page_of_the_law_has_what_its_command_prints():
+    page = read_page("law").splitlines()
+    for line in law.tables().splitlines():
+        assert not line or line in page
+
+
 def test_the_pages_of_the_frontier_have_what_its_command_prints():
     page, parts = read_page("frontier"), read_page("frontier-parts")
     results = read_json(frontier.RESULTS / "frontier" / "results.json")

@@ -145,6 +145,9 @@ def test_the_pages_have_what_the_commands_print_of_trips():
         for row in arms_table(STUDIES / "results" / f"{name}-trips").splitlines()[2:]:
             for cell in row.split(" | ")[1 : -2 if name == "where" else -3]:
                 assert as_written(cell.strip()) in read_page(name)
+    for row in arms_table(STUDIES / "results" / "history-trips").splitlines()[2:]:
+        cells = [as_written(cell.strip()) for cell in row.strip("|").split("|")[1:]]
+        assert [*cells[:5], *cells[7:]] in rows_of(read_page("history"))
     for row in arms_table(STUDIES / "results" / "held-out-trips").splitlines()[3:6]:
         cells = [as_written(cell.strip()) for cell in row.strip("|").split("|")]
         means = [cells[place].split(" [")[0] for place in (1, 2, 9, 8)]

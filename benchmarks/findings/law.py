@@ -14,7 +14,10 @@ import numpy as np
 
 from benchmarks.findings.studied import Studied, studies, table
 
-RECURRING = "history"  # problems of a small pool come again and again there, as they do in most training runs
+RECURRING = (
+    "history",
+    "history-trips",
+)  # problems of a small pool come again and again there, as they do in most training runs
 CURVES = {"law": "r2", "line": "r2_line", "saturating": "r2_saturating"}
 
 
@@ -48,9 +51,10 @@ def value(look: dict[str, Any], curve: str) -> float:
     return float(look["at_final_entropy"]["value"] if curve == "law" else look[curve])
 
 
-def main() -> None:
-    found = [*studies(), *studies((RECURRING,))]
-    print(table(("study", "runs", "fits", "R² law", "R² line", "R² saturating"), [described(study) for study in found]))
+def tables() -> str:
+    found = [*studies(), *studies(RECURRING)]
+    heads = ("study", "runs", "fits", "R² law", "R² line", "R² saturating")
+    described_as = table(heads, [described(study) for study in found])
     heads = (
         "study",
         "steps seen",
@@ -61,7 +65,11 @@ def main() -> None:
         "truth inside the law's interval",
     )
     shares = [look["share"] for look in found[0].results["law"][0]["backtest"]]
-    print("\n" + table(heads, [forecast(study, share) for study in found for share in shares]))
+    return f"{described_as}\n\n{table(heads, [forecast(study, share) for study in found for share in shares])}"
+
+
+def main() -> None:
+    print(tables())
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ REWARDS: tuple[Method, ...] = (
             _UNREADABLE,
         ),
         status="neutral",
-        results=("studies/results/collapse", "studies/results/history"),
+        results=("studies/results/collapse", "studies/results/history", "studies/results/history-trips"),
     ),
     Method(
         "ucb_constant",
@@ -110,6 +110,7 @@ REWARDS: tuple[Method, ...] = (
             "studies/results/frontier-confirmed",
             "studies/results/frontier-small",
             "studies/results/history",
+            "studies/results/history-trips",
             "studies/results/smollm2",
         ),
     ),
