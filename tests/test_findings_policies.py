@@ -94,7 +94,16 @@ def test_settings_for_one_of_several_studies():
 @pytest.mark.parametrize(
     "name",
     [
-        *("two-loops", "buy-back", "where", "history", "difficulty", "confidence", "confidence-thinker"),
+        *(
+            "two-loops",
+            "buy-back",
+            "buy-back-recipe",
+            "where",
+            "history",
+            "difficulty",
+            "confidence",
+            "confidence-thinker",
+        ),
         *("two-loops-trips", "where-trips", "history-trips", "difficulty-trips", "confidence-trips"),
         *("choices-free", "choices-choice", "choices-letters"),
     ],
@@ -232,6 +241,21 @@ def test_samples_are_drawn_at_every_temperature():
         *[("test", 1.0)] * 2,
     ]
     assert all({"maj@1", "maj@2"} <= set(row) for row in rows if row["split"] == "test")
+
+
+def test_policies_of_two_studies_stand_side_by_side_where_they_were_asked_the_same(tmp_path):
+    def rows(arm, *problems):
+        asked = {"seed": None, "temperature": 1.0, "split": "test", "drawn": 4}
+        return [{"arm": arm, "problem": problem} | asked for problem in problems]
+
+    folders = [tmp_path / name for name in ("one", "two", "not drawn yet")]
+    for folder, made in zip(folders, (rows("base", "p", "q"), rows("grpo", "p", "q")), strict=False):
+        folder.mkdir()
+        write_rows(folder / buy_back.FILE, made)
+    assert [row["arm"] for row in buy_back.read_drawn("direct", folders)] == ["base", "base", "grpo", "grpo"]
+    write_rows(folders[1] / buy_back.FILE, rows("grpo", "q", "p"))
+    with pytest.raises(UsageError, match="direct: its policies were not asked the same"):
+        buy_back.read_drawn("direct", folders)
 
 
 # Confidence ---------------------------------------------------------------------------------------------------------------

@@ -152,11 +152,24 @@ def test_the_pages_have_what_the_commands_print_of_trips():
         cells = [as_written(cell.strip()) for cell in row.strip("|").split("|")]
         means = [cells[place].split(" [")[0] for place in (1, 2, 9, 8)]
         assert [*means, *cells[3:6]] in rows_of(read_page("collapse"))
-    drawn = read_rows(STUDIES / "results" / buy_back.STUDIES["trips"] / buy_back.FILE)
-    for temperature in (1.0, None):
-        for row in buy_back.curve(drawn, "trips", temperature):
-            if row[2].startswith(("base", "grpo")):
-                assert [*map(as_written, row[3:])] in [cells[1:] for cells in rows_of(read_page("buy-back"))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        ("direct", {1.0: (1, 16, 64, 256), None: (1, 4, 64, 256)}),
+        ("trips", dict.fromkeys((1.0, None), buy_back.SHARES)),
+    ],
+)
+def test_the_page_has_what_the_command_prints_of_samples(kind, shown):
+    drawn = buy_back.read_drawn(kind, [STUDIES / "results" / name for name in buy_back.STUDIES[kind]])
+    written = [cells[1:] for cells in rows_of(read_page("buy-back"))]
+    for temperature, shares in shown.items():
+        share = None
+        for row in buy_back.curve(drawn, kind, temperature):
+            share = int(row[3]) if row[2].startswith("base") else share
+            if share in shares and row[2].startswith(("base", "grpo", "preserve")):
+                assert [*map(as_written, row[3:])] in written
 
 
 @pytest.mark.parametrize("study", [two_loops.STUDY, two_loops.TRIPS])

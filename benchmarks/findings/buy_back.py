@@ -1,9 +1,9 @@
 """Can samples at inference buy back what training lost? 1 to 256 of them at equal tokens, for base, collapsed and preserved policies.
 
-    python -m benchmarks.findings.buy_back make --direct     trains studies/buy-back.toml and draws, two cores
+    python -m benchmarks.findings.buy_back make --direct     trains studies/buy-back.toml and buy-back-recipe.toml and draws, two cores
     python -m benchmarks.findings.buy_back make --search     the same of studies/two-loops.toml, whose runs it shares, an H200
     python -m benchmarks.findings.buy_back make --trips      the same of studies/where-trips.toml, whose runs it shares, two cores
-    python -m benchmarks.findings.buy_back                   the tables, from studies/results/{buy-back,two-loops,where-trips}/draws.parquet
+    python -m benchmarks.findings.buy_back                   the tables, from the draws.parquet in their results
 
 Direct answers are of four-number Countdown (0.34 M parameters), search traces of three-number Countdown (0.45 M), trips of nine cities
 (0.45 M): a policy is compared with the base model of its own kind only. A policy that took more tokens for a sample gets fewer samples, on straight lines between the
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
+from pathlib import Path
 
 import numpy as np
 from scipy import stats
@@ -28,6 +29,7 @@ from benchmarks.findings.policies import (
     Row,
     ask_all,
     asked,
+    averages_of,
     load_study,
     policies_of,
     read_rows,
@@ -35,10 +37,11 @@ from benchmarks.findings.policies import (
     say,
 )
 from benchmarks.findings.studied import Floats, table
-from equipoise.lab.study_config import BASE
+from equipoise.errors import UsageError
+from equipoise.lab.study_config import BASE, StudyConfig
 from equipoise.lab.study_numbers import difference
 
-STUDIES = {"direct": "buy-back", "search": "two-loops", "trips": "where-trips"}
+STUDIES = {"direct": ("buy-back", "buy-back-recipe"), "search": ("two-loops",), "trips": ("where-trips",)}
 FILE = "draws.parquet"
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # votes that are counted
 KEY = ("arm", "temperature", "split")
@@ -138,18 +141,34 @@ def tables(by_kind: dict[str, list[Row]]) -> str:
     return "\n".join([*out, table(of_gain, [gain_row(kind, rows) for kind, rows in by_kind.items()])])
 
 
+def drawn_of(config: StudyConfig) -> list[Policy]:
+    """The averages that a study looks at, where it has some: its base model is that of another. Otherwise all that it trains."""
+    averages = [each for arm, recipe in config.arms.items() if recipe.of for each in averages_of(config, arm)]
+    return averages or policies_of(config)
+
+
+def read_drawn(kind: str, folders: Sequence[Path]) -> list[Row]:
+    """What there is of a kind, asked of the same problems."""
+    rows = [row for folder in folders if (folder / FILE).exists() for row in read_rows(folder / FILE)]
+    asked_of = {(row["arm"], row["seed"]): [] for row in rows}
+    for row in rows:
+        asked_of[row["arm"], row["seed"]].append((row["temperature"], row["split"], row["problem"], row["drawn"]))
+    if len({tuple(each) for each in asked_of.values()}) > 1:
+        raise UsageError(f"{kind}: its policies were not asked the same; draw them again with the same settings")
+    return rows
+
+
 def main() -> None:
     given = asked(__doc__ or "", flags=tuple(STUDIES))
-    configs = {kind: load_study(name, given.settings) for kind, name in STUDIES.items()}
+    configs = {kind: [load_study(name, given.settings) for name in names] for kind, names in STUDIES.items()}
     named = [kind for kind in STUDIES if getattr(given, kind)] or list(STUDIES)
     if given.verb == "make":
-        for kind in named:
-            say(kind)
-            run_study(configs[kind], jobs=given.jobs)
-            how = Drawing.asked(given)
-            ask_all(draw, policies_of(configs[kind]), how, configs[kind].out / FILE, jobs=given.jobs)
-    files = {kind: configs[kind].out / FILE for kind in named}
-    print(tables({kind: read_rows(path) for kind, path in files.items() if path.exists()}))
+        for config in (config for kind in named for config in configs[kind]):
+            say(config.out.name)
+            run_study(config, jobs=given.jobs)
+            ask_all(draw, drawn_of(config), Drawing.asked(given), config.out / FILE, jobs=given.jobs)
+    drawn = {kind: read_drawn(kind, [config.out for config in configs[kind]]) for kind in named}
+    print(tables({kind: rows for kind, rows in drawn.items() if rows}))
 
 
 if __name__ == "__main__":
