@@ -94,16 +94,8 @@ def test_settings_for_one_of_several_studies():
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "two-loops",
-            "buy-back",
-            "buy-back-recipe",
-            "where",
-            "history",
-            "difficulty",
-            "confidence",
-            "confidence-thinker",
-        ),
+        *("two-loops", "buy-back", "where", "history", "difficulty", "confidence", "confidence-thinker"),
+        "buy-back-recipe",
         *("two-loops-trips", "where-trips", "history-trips", "difficulty-trips", "confidence-trips"),
         *("choices-free", "choices-choice", "choices-letters"),
     ],

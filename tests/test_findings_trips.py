@@ -10,9 +10,9 @@ from pages import as_written, read_page, rows_of
 from safetensors.torch import load_file
 
 from benchmarks.findings import buy_back, confidence, inflation_trips, two_loops
-from benchmarks.findings.arms import arms_table
+from benchmarks.findings.arms import arms_table, ends_table
 from benchmarks.findings.inflation_smollm2 import FILE, Asked, Twice
-from benchmarks.findings.policies import STUDIES, averages_of, load_study, policies_of, read_rows, train_base
+from benchmarks.findings.policies import STUDIES, load_study, policies_made, policies_of, read_rows, train_base
 from benchmarks.findings.stated import StatedTrips
 from benchmarks.findings.thinking import think
 from benchmarks.findings.trip_thoughts import check, make_thought, make_thoughts
@@ -108,14 +108,15 @@ def test_the_base_model_of_a_study_is_taught_before_it_is_asked(tmp_path):
 
 def test_the_average_of_a_run_is_asked_as_a_policy_of_its_own(tmp_path):
     config = load_study(
-        "two-loops-trips", [f"out={tmp_path}", "base.model=packaged", "base.task=countdown", "seeds=[4]"]
+        "two-loops-trips",
+        [f"out={tmp_path}", "base.model=packaged", "base.task=countdown", "seeds=[4]", "base.learning.steps=2"],
     )
     run = tmp_path / "runs" / "cool_kl_exact-4"
     learning = Learning(steps=2, lr=1e-2, ema=0.5)
     train(
         TrainConfig(model="packaged", out=run, save_every=2, sampling=Sampling(prompts=4, samples=4), learning=learning)
     )
-    (policy,) = averages_of(config, "preserved")
+    (policy,) = policies_made(config)
     assert (policy.arm, policy.seed, policy.task) == ("preserved", 4, "countdown")
     average = load_file(run / "checkpoints" / "step=000002" / "ema.safetensors")
     model, last = open_model(policy.model).loaded.model, open_model(run).loaded.model
@@ -145,6 +146,11 @@ def test_the_pages_have_what_the_commands_print_of_trips():
         for row in arms_table(STUDIES / "results" / f"{name}-trips").splitlines()[2:]:
             for cell in row.split(" | ")[1 : -2 if name == "where" else -3]:
                 assert as_written(cell.strip()) in read_page(name)
+    for study, written in (("history", "all arms, .44."), ("history-trips", "ends at .42 to .43 in all arms")):
+        rows = ends_table(STUDIES / "results" / study).splitlines()[2:]
+        ends = sorted({f"{float(row.split(' | ')[1]):.2f}" for row in rows})
+        assert " to ".join(map(as_written, ends)) in written
+        assert written in read_page("history")
     for row in arms_table(STUDIES / "results" / "history-trips").splitlines()[2:]:
         cells = [as_written(cell.strip()) for cell in row.strip("|").split("|")[1:]]
         assert [*cells[:5], *cells[7:]] in rows_of(read_page("history"))

@@ -89,10 +89,21 @@ def arms_table(folder: Path) -> str:
     return table(heads, [row(arms, arm, plain, headline) for arm in arms])
 
 
+def ends_table(folder: Path) -> str:
+    """What every arm is rewarded with in the last tenth of its training, which is what a forecast of the law has to meet."""
+    ends: dict[str, list[float]] = {}
+    for run in read_json(folder / "results.json")["law"]:
+        ends.setdefault(run["arm"], []).append(run["backtest"][0]["truth"])
+    heads = ("arm", "reward at the end of training", "of every seed")
+    return table(
+        heads, [(arm, f"{np.mean(each):.3f}", ", ".join(f"{end:.3f}" for end in each)) for arm, each in ends.items()]
+    )
+
+
 def main() -> None:
     for name in sys.argv[1:]:
         folder = Path(name) if Path(name).is_dir() else RESULTS / name
-        print(f"{folder.name}\n\n{arms_table(folder)}\n")
+        print(f"{folder.name}\n\n{arms_table(folder)}\n\n{ends_table(folder)}\n")
 
 
 if __name__ == "__main__":

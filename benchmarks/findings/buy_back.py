@@ -29,8 +29,8 @@ from benchmarks.findings.policies import (
     Row,
     ask_all,
     asked,
-    averages_of,
     load_study,
+    policies_made,
     policies_of,
     read_rows,
     run_study,
@@ -142,9 +142,8 @@ def tables(by_kind: dict[str, list[Row]]) -> str:
 
 
 def drawn_of(config: StudyConfig) -> list[Policy]:
-    """The averages that a study looks at, where it has some: its base model is that of another. Otherwise all that it trains."""
-    averages = [each for arm, recipe in config.arms.items() if recipe.of for each in averages_of(config, arm)]
-    return averages or policies_of(config)
+    """What a study makes of its arms' weights, where it does: its base model is that of another. Otherwise all that it trains."""
+    return policies_made(config) or policies_of(config)
 
 
 def read_drawn(kind: str, folders: Sequence[Path]) -> list[Row]:

@@ -14,10 +14,8 @@ import numpy as np
 
 from benchmarks.findings.studied import Studied, studies, table
 
-RECURRING = (
-    "history",
-    "history-trips",
-)  # problems of a small pool come again and again there, as they do in most training runs
+# Problems of a small pool come again and again there, as they do in most training runs.
+RECURRING = ("history", "history-trips")
 CURVES = {"law": "r2", "line": "r2_line", "saturating": "r2_saturating"}
 
 

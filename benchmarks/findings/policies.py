@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from types import MappingProxyType
@@ -27,11 +27,6 @@ import pyarrow.parquet as pq
 from equipoise.config import load_config
 from equipoise.files import atomic_write, make_folder
 from equipoise.lab.study_config import BASE, StudyConfig
-from equipoise.models.characters import Characters
-from equipoise.models.checkpoint import save_gpt
-from equipoise.models.gpt import GPT
-from equipoise.training.checkpoints import load_weights
-from equipoise.training.opening import open_model
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 Row = dict[str, Any]
@@ -155,22 +150,23 @@ def policies_of(config: StudyConfig) -> list[Policy]:
     return [policy(BASE, None, base), *trained]
 
 
-def averages_of(config: StudyConfig, arm: str) -> list[Policy]:
-    """The policies of an arm that looks at the average of another arm's weights, each written where `open_model` takes it."""
-    found = []
-    for seed in config.seeds:
-        run = config.out / "runs" / f"{config.arms[arm].of}-{seed}"
-        opened, weights = open_model(run), load_weights(run, ema=True)
-        model, tokens = opened.loaded.model, opened.loaded.tokens
-        assert weights is not None
-        assert isinstance(model, GPT)
-        assert isinstance(tokens, Characters)
-        model.load_state_dict(weights[1])
-        path = config.out / "runs" / f"{arm}-{seed}" / "average.safetensors"  # beside its outcomes
-        save_gpt(path, model, tokens)
-        found.append(
-            Policy(arm, seed, str(path), config.base.task, config.base.device, config.base.sampling.max_tokens)
-        )
+def policies_made(config: StudyConfig) -> list[Policy]:
+    """Every seed of every arm that looks at weights made of another's, each written where `open_model` takes it."""
+    from equipoise.lab.study_run import take_weights
+    from equipoise.models.checkpoint import save_gpt
+    from equipoise.training.opening import open_model
+
+    base, found = policies_of(config)[0], []
+    for arm, made in config.arms.items():
+        for seed in config.seeds if made.of else ():
+            run, home = (config.out / "runs" / f"{name}-{seed}" for name in (made.of, arm))
+            loaded = open_model(base.model).loaded
+            step = config.train_config(arm, seed=seed, out=run).learning.steps
+            take_weights(loaded.model, run, step=step, ema=made.ema, blend=made.blend)
+            path = home / "policy.safetensors"  # beside its outcomes
+            make_folder(home)
+            save_gpt(path, loaded.model, loaded.tokens)
+            found.append(replace(base, arm=arm, seed=seed, model=str(path)))
     return found
 
 

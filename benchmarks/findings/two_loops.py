@@ -23,12 +23,11 @@ from benchmarks.findings.inflation_smollm2 import Twice
 from benchmarks.findings.inflation_trips import Taught, teach
 from benchmarks.findings.outcomes import Cells, arms_of, told
 from benchmarks.findings.policies import (
-    Policy,
     Row,
     ask_all,
     asked,
-    averages_of,
     load_study,
+    policies_made,
     policies_of,
     read_rows,
     run_study,
@@ -40,7 +39,7 @@ from equipoise.lab.study_numbers import difference, matched_values, mean_over
 
 STUDY, TRIPS, FILE = "two-loops", "two-loops-trips", "thinking.parquet"
 OVERLONG = 192
-CAPPED = (0, 32)  # on trips; of more caps no other was chosen for a vote of 192 tokens
+CAPPED = (0, 32)  # on trips, of those of inflation_trips: its votes of 192 tokens are of the lowest
 PASS = "pass@8"
 PLAIN, PRESERVED = "grpo", "preserved"
 
@@ -189,10 +188,8 @@ def answers_tables(folder: Path) -> str:
 
 def make(config: StudyConfig, how: Thinking, *, jobs: int) -> None:
     run_study(config, jobs=jobs)
-    policies: list[Policy] = [each for each in policies_of(config) if each.arm in (BASE, PLAIN, PRESERVED)]
-    if config.arms[PRESERVED].of:
-        policies += averages_of(config, PRESERVED)
-    ask_all(think, policies, how, config.out / FILE, jobs=jobs)
+    policies = [each for each in policies_of(config) if each.arm in (BASE, PLAIN, PRESERVED)]
+    ask_all(think, [*policies, *policies_made(config)], how, config.out / FILE, jobs=jobs)
 
 
 def main() -> None:

@@ -132,19 +132,24 @@ def run_job(job: Job, say: Say = lambda line: None) -> None:
     loaded.model.to(config.device)  # type: ignore[attr-defined]
     reference = deepcopy(loaded.model)
     if training is not None or job.trained is not None:
-        found = load_weights(job.trained or config.out, ema=job.ema)
-        if found is None or found[0] != config.learning.steps:
-            raise UsageError(
-                f"{job.trained or config.out} has no checkpoint of its last step to look at: remove that folder, and it is trained again"
-            )
-        base = loaded.model.state_dict()  # type: ignore[attr-defined]
-        weights = interpolate(base, {name: w.to(base[name].device) for name, w in found[1].items()}, job.blend)
-        loaded.model.load_state_dict(weights)  # type: ignore[attr-defined]
+        take_weights(loaded.model, job.trained or config.out, step=config.learning.steps, ema=job.ema, blend=job.blend)
     if not config.learning.steps:  # the base is its own reference
         reference = loaded.model
     make_folder(config.out)
     look_at(job, loaded, reference, say).save(config.out / "outcomes.parquet")
     _write_json(config.out / "finished.json", {"settings": job.settings(), "device": device_name(config.device)})
+
+
+def take_weights(model: Any, run: Path, *, step: int, ema: bool, blend: float) -> None:
+    """What an arm looks at, in place of the base model's weights: base + blend · (trained − base). `step`: the run's last."""
+    found = load_weights(run, ema=ema)
+    if found is None or found[0] != step:
+        raise UsageError(
+            f"{run} has no checkpoint of its last step to look at: remove that folder, and it is trained again"
+        )
+    base = model.state_dict()
+    weights = {name: tensor.to(base[name].device) for name, tensor in found[1].items()}
+    model.load_state_dict(interpolate(base, weights, blend))
 
 
 def look_at(job: Job, loaded: Loaded, reference: LanguageModel, say: Say = lambda line: None) -> Outcomes:
