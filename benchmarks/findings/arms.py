@@ -93,7 +93,8 @@ def ends_table(folder: Path) -> str:
     """What every arm is rewarded with in the last tenth of its training, which is what a forecast of the law has to meet."""
     ends: dict[str, list[float]] = {}
     for run in read_json(folder / "results.json")["law"]:
-        ends.setdefault(run["arm"], []).append(run["backtest"][0]["truth"])
+        if run["backtest"]:  # fewer steps than a forecast takes have none
+            ends.setdefault(run["arm"], []).append(run["backtest"][0]["truth"])
     heads = ("arm", "reward at the end of training", "of every seed")
     return table(
         heads, [(arm, f"{np.mean(each):.3f}", ", ".join(f"{end:.3f}" for end in each)) for arm, each in ends.items()]
